@@ -140,7 +140,8 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     api.describe_run(ctx, recipe, prepared.run_id, run_params(prepared), _run_tags(ctx, recipe, prepared))
     with ctx.progress.meter("run", prepared.total_steps) as meter:
         seen = 0
-        meter.tell(f"job {handle.id} submitted; ranks start, load the data and build the model before the first step")
+        job_name = f"process {handle.id}" if handle.launcher == "local" else f"{handle.launcher} job {handle.id}"
+        meter.tell(f"training runs as {job_name}; the first step follows when data and model are loaded")
         for line in told:
             say(line)
             meter.tell(line)

@@ -329,7 +329,7 @@ def execute(
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
     session = Session(progress)
     with (
-        progress.meter("assets", len(assets)) as session.assets,
+        progress.meter("release" if job == RELEASE else "assets", len(assets)) as session.assets,
         kept_connections(),
         dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance,
     ):

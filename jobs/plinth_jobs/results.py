@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
+from plinth.evaluation.measurement import GATES
 from plinth.evaluation.slices.job import interval
 from plinth.provenance import lineage
 from plinth.provenance.impact import downstream
@@ -132,10 +133,10 @@ def _headline(about: Subject) -> tuple[report.Fact, ...]:
     if about.funnel:
         total = about.funnel.stats["total"]
         facts.append(report.Fact(label="documents in", value=f"{total['stages'][0]['documents_in']:,}"))
-        kept = "documents kept" if about.mixture is None else "documents trained on"
+        kept = "documents kept" if about.mixture is None else "documents available for training"
         facts.append(report.Fact(label=kept, value=f"{total['trained']['documents']:,}"))
         if about.mixture is not None:
-            facts.append(report.Fact(label="tokens in shards", value=f"{total['trained']['tokens']:,}"))
+            facts.append(report.Fact(label="tokens available for training", value=f"{total['trained']['tokens']:,}"))
     if about.run:
         facts.append(report.Fact(label="tokens trained", value=f"{about.run.stats['tokens']:,}"))
     if about.evaluation:
@@ -162,9 +163,15 @@ def _release(ctx: Context, recipe: Recipe, about: Subject) -> report.ReleaseCard
         name=recipe.release.name,
         version=version,
         alias=held.place(version) or "" if version else "",
-        approved_by=tuple(approval.by for approval in own[-1].approvals) if own else (),
+        approved_by=tuple(_approver(recipe, approval.by) for approval in own[-1].approvals) if own else (),
         facts=tuple(report.Fact(label=name, value=value) for name, value in facts.items()),
     )
+
+
+def _approver(recipe: Recipe, by: str) -> str:
+    """Return an approver, labeled if the recipe signs approvals as this person."""
+    automatic = recipe.release is not None and by == recipe.release.auto_approve_as
+    return f"{by} (signed by the recipe, release.auto_approve_as)" if automatic else by
 
 
 def _is_of(record: ReleaseRecord, about: Subject) -> bool:
@@ -192,7 +199,8 @@ def _gates(ctx: Context, recipe: Recipe, about: Subject) -> tuple[GateResult, ..
 
 def _gate(one: GateResult) -> report.GateOutcome:
     tone: Literal["pass", "note", "fail"] = "fail" if one.blocks else "pass" if one.passed else "note"
-    return report.GateOutcome(name=one.name, state=one.state, tone=tone, reason=one.detail)
+    requires = GATES[one.name].description if one.name in GATES else ""
+    return report.GateOutcome(name=one.name, state=one.state, tone=tone, reason=one.detail, requires=requires)
 
 
 def _training(ctx: Context, run: Manifest) -> report.RunCard:
@@ -206,8 +214,22 @@ def _training(ctx: Context, run: Manifest) -> report.RunCard:
         steps=tuple(steps),
         events=tuple(events.events),
         final_loss=figures.final_loss,
-        facts=(*quoted, *(report.Fact(label=name.replace("_", " "), value=_shown(it)) for name, it in facts.items())),
+        facts=(*quoted, *(_fact(name, it) for name, it in facts.items())),
     )
+
+
+#: Explanations of facts of a run.
+NOTES = {
+    "data_wait_share": "share of the step time",
+    "interventions": "by the training guard",
+    "refused_checkpoints": "failed verification, or trained on a batch that was later skipped",
+}
+
+
+def _fact(name: str, value: object) -> report.Fact:
+    label = "rejected checkpoints" if name == "refused_checkpoints" else name.replace("_", " ")
+    label = f"{label.removesuffix(' s')} seconds" if name.endswith("_s") else label
+    return report.Fact(label=label, value=_shown(value), note=NOTES.get(name, ""))
 
 
 def _shown(value: object) -> str:
@@ -239,7 +261,7 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
         ("Dagster, MLflow and all pages in a browser", "plinth up", True),
         ("the training run on one page", f"plinth run timeline {run}", run),
         ("the documents of a training step", f"plinth run batch {run} 1", run),
-        ("one document through every stage", "plinth explain URI", True),
+        (f"one document through every stage{' (of a URI in that list)' if run else ''}", "plinth explain URI", True),
         ("the ledger as Parquet, for any query engine", "plinth corpus ledger export ledger", recipe.mixture is None),
         ("verification of every link to the sources", f"plinth verify {digest[:16]}", digest),
     ]

@@ -192,7 +192,7 @@ def _lineage(
     except TrustError as error:
         return None, CheckResult(holds=False, detail=error.brief), None
     sources = counted(len(chain.sources), "source inventory")
-    detail = f"{counted(len(chain.links), 'manifest')}, complete down to {sources}"
+    detail = f"{counted(len(chain.links), 'manifest')}, complete down to {sources} (lists of source files with digests)"
     detail += f"; {trained.in_words(ctx.refs.load(candidate.checkpoint), attempts)}"
     return chain, CheckResult(holds=True, detail=detail), trained.code(attempts)
 

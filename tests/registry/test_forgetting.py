@@ -71,7 +71,7 @@ def test_what_is_not_shown_does_not_pass(lines: tuple[PairedLine, ...], given: d
 def test_small_slices_are_counted_and_random_weights_forget_nothing() -> None:
     result = judged(line("all", 0.0), line("bucket web", 9.0, clusters=5))
     assert result.passed
-    assert result.reason.endswith("1 slice skipped (n too small, minimum 30): web (n 5)")
+    assert result.reason.endswith("1 slice not judged (n below 30): web (n 5)")
     random = judged(parent="")
     assert (random.state, random.blocks, random.reason) == (
         "not applicable", False, "the run started from random weights"

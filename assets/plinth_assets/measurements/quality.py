@@ -126,7 +126,7 @@ def of_all_text(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest],
 
 
 def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
-    """Gate: limit the rate of documents with personal data that is left in training text after its edits."""
+    """Limit the rate of training documents in which personal data remains after the edits that remove it."""
     known = evidence.of("pii_data", PiiShare)
     if not known or known.texts <= 0:
         return missing("pii_data")
@@ -137,7 +137,7 @@ def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
         "per_million_at_most": {kind: number(limit) for kind, limit in known.per_million.items()},
         "detector": known.detector,
     }
-    return worst_share("pii_data", "personal data", rates, asked.min_documents, asked.max_data_share, **more)
+    return worst_share("pii_data", "personal data", rates, asked.min_documents, asked.max_data_share, "bucket", **more)
 
 
 def share_figures(one: PiiShare) -> dict[str, float | str]:
@@ -190,17 +190,17 @@ def _score(row: Any) -> SliceScore:
 
 
 def beats_gzip(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Require bits per byte below `gzip -9` on every slice."""
+    """Require bits per byte below `gzip -9` on the held-out text of every bucket."""
     return _below("beats_gzip", evidence, lambda score: score.gzip, "gzip -9")
 
 
 def beats_trigram(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Require bits per byte below the byte trigram on every slice."""
+    """Require bits per byte below a byte trigram model on the held-out text of every bucket."""
     return _below("beats_trigram", evidence, lambda score: score.trigram, "the byte trigram")
 
 
 def max_bits_per_byte(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Require bits per byte below the policy's absolute limit on every slice."""
+    """Require bits per byte below the policy's absolute limit on the held-out text of every bucket."""
     bound = asked.max_bits_per_byte
     assert bound is not None  # a policy that requires this gate has one
     return _below("max_bits_per_byte", evidence, lambda _: bound, "the limit")
@@ -208,7 +208,7 @@ def max_bits_per_byte(asked: SlicePolicy, evidence: Evidence) -> GateResult:
 
 def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
     """Require that held-out bits per byte exceed the champion's by at most a margin, both overall and on every slice
-    with enough documents."""
+    (bucket, language, …) with enough documents."""
     lines, closed = compared("slices", "slices", evidence)
     if closed is not None:
         return closed
@@ -238,7 +238,7 @@ def _below(name: str, evidence: Evidence, bound: Callable[[SliceScore], float], 
     faults = [f"bits per byte not below {what}: {'; '.join(text[key] for key in above)}"] * bool(above)
     faults += [f"not measured: {', '.join(unseen)}"] * bool(unseen)
     closest = max(rows, key=lambda key: rows[key]["model"] - rows[key]["bound"])
-    reason = f"bits per byte below {what} on {counted(len(rows), 'slice')}; closest: {text[closest]}"
+    reason = f"bits per byte below {what} on {counted(len(rows), 'bucket')}; closest: {text[closest]}"
     table = {key: {side: number(value) for side, value in row.items()} for key, row in rows.items()}
     return decided(name, not faults, "; ".join(faults) or reason, bits_per_byte=table)
 
@@ -340,7 +340,8 @@ def _probes(stats: Mapping[str, Any], known: Mapping[str, Worth]) -> Iterator[tu
 
 
 def probes(asked: ProbePolicy, evidence: Evidence) -> GateResult:
-    """Require every probe with a signal-to-noise ratio of at least 1 to be within its margin of the champion."""
+    """Require every probe with a signal-to-noise ratio of at least 1 to be within its margin of the champion. The
+    signal is the score minus that of a control; the noise is its standard deviation over checkpoints or seeds."""
     known = evidence.of("probes", ProbeFacts)
     if known is None or not any(one.items for one in known.probes.values()):
         return missing("probes")

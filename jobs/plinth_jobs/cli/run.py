@@ -328,13 +328,23 @@ def down(settings: Settings, as_json: bool) -> None:
         output.say("No servers are running.")
 
 
+#: Displayed names of release actions that differ from the values in JSON.
+ACTIONS = {
+    "canary": "promoted to canary",
+    "champion": "promoted to champion",
+    "rollback": "rolled back",
+    "returned": "canary rolled back",
+}
+
+
 def _show(summary: RunSummary, workspace: Path) -> None:
     made = f"materialized {counted(len(summary.done), 'asset')}" if summary.done else "nothing to do"
     output.heading(f"{made}, {len(summary.fresh)} up to date ({output.duration(summary.seconds)})")
     for bucket, account in summary.accounts.items():
         output.line(f"{bucket}: {account.line}")
     if summary.release:
-        output.facts(summary.release)
+        output.facts({name.replace("_", " "): ACTIONS.get(value, value) if name == "last_action" else value
+                      for name, value in summary.release.items()})  # fmt: skip
     if summary.page:
         output.facts({"results": summary.page.absolute().as_uri()})
     for line in summary.warnings:

@@ -151,9 +151,11 @@ def run_items(
     items: Sequence[Item],
     *,
     label: str,
+    unit: str = "",
     timeout_s: float | None = None,
 ) -> list[tuple[Part, ...]]:
-    """Return the parts of every item in item order; parts that are not in the step cache are computed.
+    """Return the parts of every item in item order; parts that are not in the step cache are computed. `unit` is the
+    plural noun of the items' rows, for progress.
 
     Raises:
         PlinthError: the error of the task function; finished items keep their records.
@@ -166,7 +168,7 @@ def run_items(
     if ctx.share:
         missing = ctx.share.order(missing)
     if missing:
-        with ctx.progress.meter(label, sum(items[i].rows for i in missing)) as meter:
+        with ctx.progress.meter(label, sum(items[i].rows for i in missing), unit) as meter:
 
             def done(position: int, answer: tuple[tuple[Part, ...], StepCost]) -> None:
                 index, (parts, cost) = missing[position], answer

@@ -25,6 +25,8 @@ T = TypeVar("T")
 LOG_INTERVAL_S, TICK_S = 4.5, 0.5
 #: Commands that usually answer at once show progress only after this many seconds.
 PATIENCE_S = 3.0
+#: Steps within longer work print no line of their own if they take fewer seconds.
+BRIEF_S = 0.5
 
 
 class Meter(Protocol):
@@ -36,16 +38,17 @@ class Meter(Protocol):
 
 
 class Progress(Protocol):
-    """Factory of meters for pieces of work. A total of 0 means unknown; such work is shown without a count."""
+    """Factory of meters for pieces of work. A total of 0 means unknown; such work is shown without a count. `unit` is
+    the plural noun of what is counted."""
 
-    def meter(self, label: str, total: int) -> AbstractContextManager[Meter]: ...
+    def meter(self, label: str, total: int, unit: str = "") -> AbstractContextManager[Meter]: ...
 
 
 class Silent:
     """Progress display without output; for tests and for callers that report by themselves."""
 
     @contextmanager
-    def meter(self, label: str, total: int) -> Iterator[Meter]:
+    def meter(self, label: str, total: int, unit: str = "") -> Iterator[Meter]:
         yield SilentMeter()
 
 
@@ -67,15 +70,20 @@ class _Shown:
         self._open = list[_Ticked]()
         self._closed = threading.Event()
 
+    @property
+    def is_open(self) -> bool:
+        """True if work is in progress."""
+        return bool(self._open)
+
     def say(self, line: str) -> None:
         self.spoke = time.monotonic()
         print(visible(line), file=self.stream or sys.stderr, flush=True)
 
     @contextmanager
-    def _lines(self, label: str, total: int) -> Iterator[Meter]:
+    def _lines(self, label: str, total: int, unit: str) -> Iterator[Meter]:
         if not self._open:  # the command has printed nothing since its process started, including the imports
             self.spoke = time.monotonic() - (time.process_time() if self.patience_s else 0.0)
-        meter = _LineMeter(label, total, self)
+        meter = _LineMeter(label, total, unit, self)
         with self._opened(meter):
             yield meter
         meter.finish()
@@ -119,13 +127,14 @@ class ProgressLines(_Shown):
     def __init__(self, stream: IO[str] | None = None, patience_s: float = 0.0) -> None:
         super().__init__(stream, patience_s)
 
-    def meter(self, label: str, total: int) -> AbstractContextManager[Meter]:
-        return self._lines(label, total)
+    def meter(self, label: str, total: int, unit: str = "") -> AbstractContextManager[Meter]:
+        return self._lines(label, total, unit)
 
 
 class _LineMeter:
-    def __init__(self, label: str, total: int, lines: _Shown) -> None:
+    def __init__(self, label: str, total: int, unit: str, lines: _Shown) -> None:
         self.label, self.total, self.done, self.note, self.lines = label, total, 0, "", lines
+        self.unit = f"{unit} " if unit else ""
         self.started = time.monotonic()
 
     def advance(self, n: int = 1, note: str = "") -> None:
@@ -141,7 +150,8 @@ class _LineMeter:
             self._say(f"{self.note} ({time.monotonic() - self.started:.0f} s)".lstrip())
 
     def finish(self) -> None:
-        if self.total and (took := time.monotonic() - self.started) >= self.lines.patience_s:
+        took, least = time.monotonic() - self.started, BRIEF_S if self.lines.is_open else 0.0
+        if self.total and took >= max(least, self.lines.patience_s):
             self._say(f"in {took:.1f} s")
 
     def _due(self) -> bool:
@@ -149,7 +159,7 @@ class _LineMeter:
         return now - self.lines.spoke >= LOG_INTERVAL_S and now - self.started >= self.lines.patience_s
 
     def _say(self, note: str) -> None:
-        count = f"{self.done}/{self.total} " if self.total else f"{self.done} " if self.done else ""
+        count = f"{self.done:,}/{self.total:,} {self.unit}" if self.total else f"{self.done:,} " if self.done else ""
         self.lines.say(f"{self.label}: {count}{note}".rstrip())
 
 
@@ -171,8 +181,8 @@ class ProgressBars(_Shown):
 
         return Console(file=self.stream)
 
-    def meter(self, label: str, total: int) -> AbstractContextManager[Meter]:
-        return self._bar(label, total) if total else self._lines(label, total)
+    def meter(self, label: str, total: int, unit: str = "") -> AbstractContextManager[Meter]:
+        return self._bar(f"{label}, {unit}" if unit else label, total) if total else self._lines(label, total, unit)
 
     @contextmanager
     def _bar(self, label: str, total: int) -> Iterator[Meter]:

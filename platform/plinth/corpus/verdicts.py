@@ -131,7 +131,7 @@ def run(
         for slot in places
     ]
     asset = f"{bucket_name}/verdicts"
-    parts = renamed((made for (made,) in run_items(ctx, step, _judge, items, label=asset)), "part")
+    parts = renamed((made for (made,) in run_items(ctx, step, _judge, items, label=asset, unit="documents")), "part")
     inputs = {f"{bucket_name}/documents": documents, f"{bucket_name}/policy": policy}
     inputs |= {ASSETS[name]: one for name, one in sides.items()}
     return manifest(asset, step, inputs, parts, _Count().stats() | add_stats(parts))

@@ -5,6 +5,7 @@ external resources.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -58,6 +59,7 @@ class GateOutcome(Frozen):
         description="Badge color. A gate with `fail` blocks promotion; a gate with `note` is not passed."
     )
     reason: str
+    requires: str = Field("", description="Requirement of the gate, as a sentence.")
 
 
 class ReleaseCard(Frozen):
@@ -124,6 +126,7 @@ def page(data: ReportData) -> str:
         findings=_findings(data),
         plots=_plots(data),
         reasons=reasons(data.funnel) if data.funnel else [],
+        stage_notes=STAGE_NOTES,
         rules=rules(data.funnel) if data.funnel else [],
         factors=_factors(data.funnel) if data.funnel else [],
         safe_link=safe_link,
@@ -151,26 +154,51 @@ def _findings(data: ReportData) -> dict[str, str]:
     """Return headings by section, for the sections that have a finding."""
     found = {}
     if data.gates:
-        passed = sum(gate.tone == "pass" for gate in data.gates)
-        found["gates"] = f"The candidate passed {passed} of {counted(len(data.gates), 'release gate')}"
+        found["gates"] = _gates(data.gates)
     if data.slices:
         fewest = sum(row["model"] <= min(row["trigram"], row["gzip"]) for row in data.slices.values())
         found["slices"] = (
             f"The model needs fewer bits per byte than gzip and a trigram model on {fewest} of "
-            f"{counted(len(data.slices), 'slice')}"
+            f"{counted(len(data.slices), 'bucket')}"
         )
     if data.mixture:
         gap = max(abs(row["share"] - row["weight"]) for row in data.mixture)
         found["mixture"] = f"Realized bucket shares differ from the plan by at most {100 * gap:.2g} percentage points"
     if data.run and data.run.steps:
-        found["run"] = style.change(
-            "Training loss", data.run.steps[0]["loss"], data.run.final_loss, len(data.run.steps)
-        )
+        first, last = data.run.steps[0]["loss"], data.run.final_loss
+        found["run"] = style.change("Training loss", first, last, len(data.run.steps))
     if data.funnel:
         stages = data.funnel["total"]["stages"]
         read, kept = stages[0]["documents_in"], stages[-1]["documents_out"]
         found["funnel"] = f"{style.percent(kept / (read or 1))} of {read:,} documents remain for training"
     return {name: text for name, text in found.items() if text}
+
+
+def _gates(gates: Sequence[GateOutcome]) -> str:
+    """Count the gates by outcome: `18 release gates passed, none failed, 3 do not apply`."""
+    of = Counter(gate.state for gate in gates)
+    failed = sum(gate.tone == "fail" and gate.state != PENDING for gate in gates)
+    parts = [f"{counted(of['passed'], 'release gate')} passed", f"{failed or 'none'} failed"]
+    parts += [f"{of[state]} {state}" for state in (PENDING, "waived", "skipped") if of[state]]
+    if idle := of["not applicable"]:
+        parts.append("1 does not apply" if idle == 1 else f"{idle} do not apply")
+    return ", ".join(parts)
+
+
+#: Explanations of funnel stages, for the page of results.
+STAGE_NOTES: Mapping[str, str] = {
+    "documents": "the record is not a document, or is damaged",
+    "policy": "a rule of the bucket's document policy matches, or the license is not permitted",
+    "exact": "an identical document is kept",
+    "near": "a nearly identical document is kept",
+    "semantic": "a document with a similar meaning is kept",
+    "lines": "most lines occur in other documents",
+    "substring": "most of the text occurs in other documents",
+    "holdout": "kept for evaluation only",
+    "contamination": "too little text or too many pieces remain when passages shared with held-out text are cut",
+    "protected": "the document contains a benchmark or probe item (leaked), comes from an address that publishes such "
+    "items (benchmark_source), or resembles one; of documents that resemble one, a fixed share is kept (downweighted)",
+}
 
 
 def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -203,7 +231,7 @@ def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
         "rho_parse": ("share of records that parse", style.percent),
         "rho_quality": ("share of text that the policy keeps", style.percent),
         "r_dup": ("share of kept text that is duplicated", style.percent),
-        "rho_rest": ("share left for training, after removal of held-out text and cuts", style.percent),
+        "rho_rest": ("share left for training, without held-out or overlapping text and edits", style.percent),
         "r_pad": ("padding ratio", style.percent),
         "effective_bytes": ("effective text", style.size),
         "effective_tokens": ("effective tokens", style.count),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from plinth.text import counted
 from plinth.training.telemetry.step_clock import PARTS
 from plinth.training.telemetry.timeline import host_memory_bytes, waited_s
 
@@ -166,7 +167,9 @@ _HIDDEN = frozenset({"event", "seq", "time", "documents", "layers", "signals", "
 
 def words(event: Event, hidden: Iterable[str] = ()) -> str:
     """Return the fields of an event as short text. Empty fields are omitted; if the event is a change, so are unchanged
-    fields."""
+    fields. A comparison of a resumed run is a sentence."""
+    if event["event"] == "audited" and "compared_steps" in event:
+        return _compared(event)
     left_out = _HIDDEN.union(hidden)
     said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
     if said.get("factor") == 1.0:  # of the learning rate: as it was
@@ -178,7 +181,22 @@ def words(event: Event, hidden: Iterable[str] = ()) -> str:
         said |= {name: f"{_short(before.get(name))} → {_short(after[name])}" for name in changed}
     if isinstance(said.get("hosts"), list):
         said["hosts"] = _hosts(said["hosts"])
-    return ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in said.items())
+    return ", ".join(f"{_name(name)} {_short(value)}" for name, value in said.items())
+
+
+def _compared(event: Event) -> str:
+    """Return the result of an audit: `resumed from step 392 and compared 8 steps: bit-identical`."""
+    delta = event.get("delta")
+    differs = "not bit-identical" + ("" if delta is None else f", losses differ by up to {delta:.2g} (relative)")
+    steps = counted(event["compared_steps"], "step")
+    start = f"resumed from step {event['from_step']} and " if event.get("from_step") is not None else ""
+    return f"{start}compared {steps}: {'bit-identical' if event['bit_exact'] else differs}"
+
+
+def _name(field: str) -> str:
+    """Return the displayed name of a field: `lost_s` is `lost seconds`."""
+    seconds = field.endswith("_s") and not field.endswith("_per_s")
+    return (f"{field.removesuffix('_s')} seconds" if seconds else field).replace("_", " ")
 
 
 def cost(events: Sequence[Event]) -> Cost:

@@ -49,7 +49,8 @@ def read(stats: Stats) -> CanaryFacts:
 
 
 def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
-    """Require that rarely repeated canaries look unseen and that the lower bound on epsilon is within its limit."""
+    """Require that the model does not score rarely repeated planted texts (canaries) better than texts that it never
+    saw, and that the lower bound on the differential-privacy epsilon is within its limit."""
     known = evidence.of("memorisation_canaries", CanaryFacts)
     if not known or known.planted <= 0:
         return missing("canaries")
@@ -59,13 +60,14 @@ def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
     known_p = {count: known.p_values[count] for count in sorted(asked.min_p)}
     exposed = [count for count, p in known_p.items() if not p >= asked.min_p[count]]
     text = {
-        count: f"exposure p-value of canaries with {counted(count, 'repetition')}: {shown(p, least)}, limit "
-        f"{shown(least, p)} or more"
+        count: f"exposure p-value of canaries with {counted(count, 'repetition')}: {shown(p, least)} "
+        f"(minimum {shown(least, p)})"
         for count, p in known_p.items()
         for least in (asked.min_p[count],)
     }
     bound = asked.max_epsilon
-    epsilon = f"epsilon at least {shown(known.epsilon, bound)}, limit {shown(bound, known.epsilon)}"
+    limit = f"{shown(known.epsilon, bound)} (maximum {shown(bound, known.epsilon)})"
+    epsilon = f"lower bound on the differential-privacy epsilon: {limit}"
     leaks = not known.epsilon <= bound
     wrong = [text[count] for count in exposed] + [epsilon] * leaks
     worst = min(known_p, key=lambda count: known_p[count] / asked.min_p[count])

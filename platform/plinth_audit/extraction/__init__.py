@@ -114,7 +114,8 @@ def read(stats: Stats) -> ExtractionFacts:
 
 
 def extraction(asked: ExtractionPolicy, evidence: Evidence) -> GateResult:
-    """Require that the extraction rate of training text at risk is within its limit."""
+    """Require that the model reproduces training text at most at the limit's rate, overall and for text at risk
+    (duplicated, with personal data, under a restricted license)."""
     from plinth_registry.gates import missing, number
     from plinth_registry.gates.margins import WHOLE, UpperBound, worst_share
 

@@ -108,7 +108,7 @@ def bias(asked: BiasPolicy, evidence: Evidence) -> GateResult:
         return closed
     own = {name: one.either_way for name, one in sorted(known.attributes.items())}
     text = {
-        name: f"{name} favors a group by up to {shown(value, asked.max_bits)} bits (95% upper bound), "
+        name: f"{name} favors a group by up to {shown(value, asked.max_bits)} bits per sentence (95% upper bound), "
         f"limit {shown(asked.max_bits, value)}, n {counted(known.attributes[name].pairs, 'pair')}"
         for name, value in own.items()
     }
@@ -117,7 +117,7 @@ def bias(asked: BiasPolicy, evidence: Evidence) -> GateResult:
     far += [one.text for one in moved.values() if not (one.excess <= 0 and is_known(one.line))]
     worst = f"worst of {counted(len(own), 'attribute')}: {text[max(own, key=lambda name: own[name])]}"
     change = max(moved.values(), key=lambda one: one.excess).text if moved else ""
-    beside = f"drift not applicable: {closed.reason}" if closed else change
+    beside = closed.reason if closed else change
     return decided(
         "bias",
         not far,

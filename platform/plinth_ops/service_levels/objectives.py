@@ -182,7 +182,9 @@ def find(ctx: Context, asked: ErrorBudgetPolicy) -> tuple[ErrorBudget, ...]:
 
 
 def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
-    """Require that no error budget named by the policy is exhausted and that the required indicators have data."""
+    """Require that no error budget named by the policy is exhausted and that the required indicators have data. A
+    rank-second is one second of one training process. `job success` is the share in jobs that did not fail;
+    `checkpoint age` is the share in which the newest checkpoint was recent enough."""
     budgets = [ErrorBudget.model_validate(one) for one in evidence.own.get(ERROR_BUDGET) or ()]
     found = {one.indicator: one for one in budgets if one.indicator in asked.indicators}
     unknown = [name for name in asked.required if name not in found or not found[name].is_judged]
@@ -196,7 +198,7 @@ def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
         reason = f"no data in the last {days:g} days: {', '.join(idle)}"
         return GateResult(name=ERROR_BUDGET, state="skipped", reason=reason)
     parts = ["; ".join(one.words for one in spent or measured)]
-    parts.append(f"measured over {days:g} days, for the objectives of the policy")
+    parts.append(f"measured over the last {days:g} days against the targets of the gate policy")
     if idle:
         parts.append(f"no data: {', '.join(idle)}")
     if others := [one.words for one in budgets if one.indicator not in found and one.is_spent]:

@@ -211,8 +211,9 @@ class ErrorBudget(Frozen):
         """Indicator with value, objective and spent share of the error budget."""
         if self.value is None or self.spent is None:
             return f"{self.indicator}: no data"
-        seconds = f"{self.value:.2%} of {self.total_s:,.0f} {self.unit}"
-        return f"{self.indicator} {seconds}, objective {self.target:.2%} ({self.state})"
+        seconds = f"{self.value:.2%} of {self.total_s:,.0f} {self.unit.removesuffix('-s')}-seconds"
+        spent = f"{self.spent:.0%} of the error budget spent" if self.is_judged else self.state
+        return f"{self.indicator} {seconds}, target {self.target:.2%} ({spent})"
 
     @property
     def state(self) -> str:

@@ -109,7 +109,7 @@ def skipped(what: str, least: int, small: Sequence[tuple[str, int]]) -> str:
     """
     if not small:
         return ""
-    return f"; {counted(len(small), what)} skipped (n too small, minimum {least}): {named(small)}"
+    return f"; {counted(len(small), what)} not judged (n below {least:,}): {named(small)}"
 
 
 def named(small: Sequence[tuple[str, int]]) -> str:

@@ -36,7 +36,7 @@ def champion_of(name: str, evidence: Evidence) -> GateResult | None:
         return missing(name, "the champion is unknown")
     if not evidence.champion:
         state: GateState = "not applicable" if evidence.first_release == "allowed" else "failed"
-        reason = f"no champion to compare with; a first release is {evidence.first_release} by the policy"
+        reason = f"no change measured: this is the first release, {evidence.first_release} by the policy"
         return GateResult(name=name, state=state, reason=reason)
     found = evidence.of("comparison", ComparisonFacts)
     if found is None:
@@ -173,22 +173,30 @@ class UpperBound(NamedTuple):
 
 
 def worst_share(
-    name: str, what: str, rates: Mapping[str, UpperBound], least: int, limit: float, **evidence: Any
+    name: str,
+    what: str,
+    rates: Mapping[str, UpperBound],
+    least: int,
+    limit: float,
+    group: str = "slice",
+    **evidence: Any,
 ) -> GateResult:
     """Return the result of a gate that limits the upper bound of a rate, both overall and on every slice of at least
-    `least` items."""
+    `least` items. `group` is the noun for a slice."""
     judged = {key: one for key, one in rates.items() if key == WHOLE or one.n >= least}
-    small = [(f"{key}, ≤ {percent(one.at_most)}", one.n) for key, one in rates.items() if key not in judged]
+    small = [(f"{key} ≤ {percent(one.at_most)}", one.n) for key, one in rates.items() if key not in judged]
     above = [key for key, one in judged.items() if not one.at_most <= limit]
     worst = max(judged, key=lambda key: (key in above, judged[key].at_most))
-    more = f", worst of {len(judged)}" if len(judged) > 1 and not above else ""
+    groups = counted(sum(key != WHOLE for key in judged), group)
+    more = f", the highest of the overall rate and of {groups} with n ≥ {least:,}" if len(judged) > 1 else ""
     text = "; ".join(
-        f"{judged[key].text(limit)} ({'overall' if key == WHOLE else key}{more})" for key in above or [worst]
+        f"{judged[key].text(limit)} ({'overall' if key == WHOLE else key}{'' if above else more})"
+        for key in above or [worst]
     )
     return decided(
         name,
         not above,
-        f"{what} {text}{skipped('slice', least, small)}",
+        f"{what} {text}{skipped(group, least, small)}",
         at_most=number(judged[worst].at_most),
         bound=limit,
         **evidence,

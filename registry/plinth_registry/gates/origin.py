@@ -5,6 +5,7 @@ approvals.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from plinth.evaluation.measurement import GateState, release_gate
@@ -30,8 +31,8 @@ def signature(_: NoParams, evidence: Evidence) -> GateResult:
 
 
 def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
-    """Require a complete ancestry down to the raw sources, and the trainer's statement. If the policy requires a clean
-    commit, every machine must have trained from a clean commit."""
+    """Require a complete ancestry down to the raw sources, and a statement signed by the training process. If the
+    policy requires a clean commit, every machine must have trained from a clean commit."""
     found, known = _finding("lineage", evidence.lineage), evidence.code
     if not (found.passed and asked.clean_commit):
         return found
@@ -42,10 +43,11 @@ def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
 
 
 def taint(_: NoParams, evidence: Evidence) -> GateResult:
-    """Require that no upstream artifact is tainted."""
+    """Require that no upstream artifact is marked as bad (tainted)."""
     if evidence.taints is None:
         return missing("taint")
-    return decided("taint", not evidence.taints, "; ".join(evidence.taints) or "no tainted upstream artifacts")
+    reason = "; ".join(evidence.taints) or "no upstream artifact is marked as bad (tainted)"
+    return decided("taint", not evidence.taints, reason)
 
 
 def contamination(asked: ContaminationPolicy, evidence: Evidence) -> GateResult:
@@ -137,15 +139,27 @@ def _machines(hardware: tuple[str, ...]) -> str:
 
 
 def stability(asked: StabilityPolicy, evidence: Evidence) -> GateResult:
-    """Limit the number of interventions and restarts of the run."""
+    """Limit the number of restarts, interventions of the training guard, diverged steps, and rejected checkpoints,
+    which failed verification or were trained on a batch that was later skipped."""
     known, bound = evidence.stability, asked.max_events
     if known is None or not known.events:
         return missing("stability")
     count = sum(known.events.values())
-    kinds = {kind.removesuffix("s").replace("_", " "): n for kind, n in sorted(known.events.items()) if n}
-    listed = ", ".join(counted(n, kind) for kind, n in kinds.items()) or "no events"
+    kinds = {_event(kind).removesuffix("s"): n for kind, n in sorted(known.events.items()) if n}
+    listed = ", ".join(counted(n, kind) for kind, n in kinds.items()) or f"no {_either(known.events)}"
     total = f"{counted(count, 'event')}: {listed}" if len(kinds) > 1 else listed
     return decided("stability", 0 <= count <= bound, f"{total} (limit {bound})", events=dict(known.events))
+
+
+def _either(kinds: Iterable[str]) -> str:
+    """Return the kinds of events as text: `restarts, interventions or diverged steps`."""
+    *others, last = map(_event, kinds)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _event(kind: str) -> str:
+    """Return the displayed name of a kind of event."""
+    return "rejected checkpoints" if kind == "refused_checkpoints" else kind.replace("_", " ")
 
 
 def cost(asked: CostPolicy, evidence: Evidence) -> GateResult:
@@ -156,8 +170,13 @@ def cost(asked: CostPolicy, evidence: Evidence) -> GateResult:
     absent = [name for name in asked.amounts if not known.amounts.get(name, 0.0) > 0]
     if absent:
         return missing("cost", ", ".join(absent))
-    reason = "recorded: " + ", ".join(f"{name} {shown(known.amounts[name])}" for name in asked.amounts)
+    reason = "recorded: " + ", ".join(f"{_label(name)} {shown(known.amounts[name])}" for name in asked.amounts)
     return decided("cost", True, reason, amounts=dict(known.amounts))
+
+
+def _label(amount: str) -> str:
+    """Return the label of an amount: `wall_s` is `wall seconds`, `device_hours` is `device hours`."""
+    return (f"{amount.removesuffix('_s')} seconds" if amount.endswith("_s") else amount).replace("_", " ")
 
 
 def _finding(name: str, found: CheckResult | None) -> GateResult:

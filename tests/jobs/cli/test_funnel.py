@@ -66,7 +66,7 @@ def test_all_buckets(plinth: Plinth, funnel: dict[str, Any]) -> None:
     assert "too_few_words policy 250 1.5 MB -" in shown
     assert "web 1,000 750 3 500.0 kB 123,456" in shown
     assert "D_eff 810.0 kB of 2.0 MB (200,000 tokens)" in outcome.out
-    assert shown[-1] == "web: 3 files = 2 read + 1 not read (1 .md); 1,000 records = 1,000 documents"
+    assert shown[-1] == "web: 3 files: 2 read, 1 not read (1 .md); 1,000 records: 1,000 documents"
     assert max(map(len, outcome.out.splitlines())) <= 110
 
 

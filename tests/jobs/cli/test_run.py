@@ -25,7 +25,7 @@ Plinth = Callable[..., Any]
 ACCOUNT = Account(
     found=3, read=2, not_read={".md": 1}, records=2, documents=1, exclusions={}, damage={"broken_record": 1}, repeats=0
 )
-LINE = "notes: 3 files = 2 read + 1 not read (1 .md); 2 records = 1 document + 1 damaged (1 broken_record)"
+LINE = "notes: 3 files: 2 read, 1 not read (1 .md); 2 records: 1 document, 1 damaged (1 broken_record)"
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_a_run_accounts_for_files_and_needs_dagster_for_whatever_changed(
     plinth: Plinth, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ("run", "-r", str(recipe), "--select", "notes/documents", "-n", "1")
-    outcome, rest = plinth(*run), "3 records = 2 documents + 1 damaged (1 broken_record)"
-    account = f"notes: 4 files = 2 read + 2 not read (1 .md, 1 hidden); {rest}"
+    outcome, rest = plinth(*run), "3 records: 2 documents, 1 damaged (1 broken_record)"
+    account = f"notes: 4 files: 2 read, 2 not read (1 .md, 1 hidden); {rest}"
     assert (outcome.code, account in outcome.out.splitlines()) == (0, True)
     code = (
         f"import sys; from plinth_jobs.cli import call; assert call({list(run)}) == 0\n"
@@ -80,7 +80,7 @@ def test_a_run_accounts_for_files_and_needs_dagster_for_whatever_changed(
     before = Context(space).refs.current("notes/documents").digest
     (space.root / "input/notes/more.md").write_text("More.")
     outcome = plinth(*run)
-    assert f"notes: 5 files = 2 read + 3 not read (2 .md, 1 hidden); {rest}" in outcome.out.splitlines()
+    assert f"notes: 5 files: 2 read, 3 not read (2 .md, 1 hidden); {rest}" in outcome.out.splitlines()
     assert Context(space).refs.current("notes/documents").digest == before  # so nothing that reads documents runs again
 
     executed = list[list[str]]()

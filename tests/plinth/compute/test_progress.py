@@ -109,3 +109,9 @@ def test_items_are_counted_as_they_are_worked_on(stream: Written, monkeypatch: p
     monkeypatch.setattr(progress, "TICK_S", 300)
     assert list(metered(ProgressLines(stream), "blobs", "abc", 3)) == ["a", "b", "c"]
     assert stream.getvalue().splitlines() == ["blobs: 1/3", "blobs: 2/3", "blobs: 3/3", "blobs: 3/3 in 0.0 s"]
+
+
+def test_a_count_has_its_unit(stream: Written) -> None:
+    with ProgressLines(stream).meter("evaluation", 7, "tokens") as meter:
+        meter.advance(3)
+        assert stream.wait_for("evaluation: 3/7 tokens\n")

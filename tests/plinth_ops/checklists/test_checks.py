@@ -517,12 +517,12 @@ def test_a_spent_error_budget_is_named_with_its_objective_and_where_that_comes_f
     monkeypatch.setattr(objectives, "measure", lambda *_: [spent])
     scope = CheckScope(ctx, settings=ChecklistSettings())
     answer = run_checks.error_budget_left(scope)
-    found = "goodput 63.00% of 100 rank-s, objective 90.00% (370% spent); in 28 days, "
+    found = "goodput 63.00% of 100 rank-seconds, target 90.00% (370% of the error budget spent); in 28 days, "
     assert (answer.outcome, answer.evidence) == ("fail", f"{found}default objectives")
     (ctx.workspace.root / "objectives.yaml").write_text("goodput: 0.5\n")
     assert run_checks.error_budget_left(scope).evidence == f"{found}objectives of objectives.yaml"
     monkeypatch.setattr(objectives, "measure", lambda *_: [spent.model_copy(update={"target": 0.5})])
     answer = run_checks.error_budget_left(scope)
     assert (answer.outcome, answer.evidence.partition(";")[0]) == (
-        "pass", "goodput 63.00% of 100 rank-s, objective 50.00% (74% spent)"
+        "pass", "goodput 63.00% of 100 rank-seconds, target 50.00% (74% of the error budget spent)"
     )  # fmt: skip

@@ -66,7 +66,8 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
     assert "no evidence: no data in the last 28 days for job success" in refused()
     ran(ctx, "good-000000000000", healthy(began))
     bad = ran(ctx, "bad-000000000000", failed(began))
-    assert "error budget exhausted: job success 50.00% of 32 rank-s, objective 95.00% (1000% spent)" in refused()
+    spent = "job success 50.00% of 32 rank-seconds, target 95.00% (1000% of the error budget spent)"
+    assert f"error budget exhausted: {spent}" in refused()
     (ctx.workspace.root / "objectives.yaml").write_text("job_success: 0.01\n")
     refused()  # the policy's objectives hold, whatever the workspace's say
 
@@ -109,15 +110,16 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
     found = error_budget(policy.error_budget, Evidence(own={GATE: (well, budget("goodput", 63))}))
     assert (found.passed, found.reason) == (
         True,
-        "no required error budget is exhausted: job success 99.00% of 100 rank-s, objective 90.00% (10% spent); "
-        "measured over 28 days, for the objectives of the policy; error budget exhausted, but not required by the "
-        "policy: goodput 63.00% of 100 rank-s, objective 90.00% (370% spent)",
+        "no required error budget is exhausted: job success 99.00% of 100 rank-seconds, target 90.00% (10% of the "
+        "error budget spent); measured over the last 28 days against the targets of the gate policy; error budget "
+        "exhausted, but not required by the policy: goodput 63.00% of 100 rank-seconds, target 90.00% (370% of "
+        "the error budget spent)",
     )
     found = error_budget(policy.error_budget, Evidence(own={GATE: (budget("job success", 10),)}))
     assert (found.passed, found.reason) == (
         False,
-        "error budget exhausted: job success 10.00% of 100 rank-s, objective 90.00% (900% spent); "
-        "measured over 28 days, for the objectives of the policy",
+        "error budget exhausted: job success 10.00% of 100 rank-seconds, target 90.00% (900% of the error budget "
+        "spent); measured over the last 28 days against the targets of the gate policy",
     )
     short = budget("goodput", 10).model_copy(update={"minimum_s": 3600.0})
     named = asking("demo", indicators=["goodput"], required=["goodput"])

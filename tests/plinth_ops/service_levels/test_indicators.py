@@ -284,7 +284,7 @@ def test_goodput_is_judged_once_jobs_have_run_long_enough() -> None:
     assert (short.covered_s, short.total_s, short.value) == (8, 16, 0.625)
     assert not short.is_judged
     assert not short.is_spent
-    assert short.words == ("goodput 62.50% of 16 rank-s, objective 90.00% (too little data: 8 s, minimum 9 s)")
+    assert short.words == ("goodput 62.50% of 16 rank-seconds, target 90.00% (too little data: 8 s, minimum 9 s)")
     with pytest.raises(MissingError, match="no sufficiently long run in the window"):
         refuse_spent([short])
     enough = found(healthy(), TIGHT.model_copy(update={"goodput_after_s": 8}))["goodput"]

@@ -111,7 +111,7 @@ def run(
     if by_program:
         finished = _by_program(ctx, request, items, asset)
     else:
-        finished = run_items(ctx, request.step, _annotate, items, label=asset)
+        finished = run_items(ctx, request.step, _annotate, items, label=asset, unit="documents")
     made = [done[0] for done in finished]
     inputs = {f"{bucket_name}/documents": documents, **read}
     inputs |= {f"{bucket_name}/{name}": sidecar for name, sidecar in before.items()}

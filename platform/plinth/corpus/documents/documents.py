@@ -97,9 +97,10 @@ def run(
     step = Step(name="documents", version=VERSION, params=fingerprint_ready(rules))
     items = _items(name, bucket, params, inventory, gate)
     if len(items) > 2 * PROBE_GROUPS:
-        probed = run_items(ctx, step, make_part, items[:: len(items) // PROBE_GROUPS], label=f"{label} (sample)")
+        sample = items[:: len(items) // PROBE_GROUPS]
+        probed = run_items(ctx, step, make_part, sample, label=f"{label} (sample)", unit="files")
         require_whole(ctx.store, label, params, probed, tolerance=2.0)
-    made = run_items(ctx, step, make_part, items, label=label)
+    made = run_items(ctx, step, make_part, items, label=label, unit="files")
     require_whole(ctx.store, label, params, made)
     dropped = drop(ctx, label, drop_repeats(ctx, name, [one[:2] for one in made]), exclusions)
     pairs = dropped.pairs

@@ -87,7 +87,7 @@ def run(
         digests = (slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sidecars))
         items.append(Item(digests, _Task(policy, rights, slot.documents, sidecars), slot.documents.rows))
     asset = f"{bucket_name}/policy"
-    parts = [made[0] for made in run_items(ctx, step, _judge, items, label=asset)]
+    parts = [made[0] for made in run_items(ctx, step, _judge, items, label=asset, unit="documents")]
     inputs = {f"{bucket_name}/{DOCUMENTS}": documents}
     inputs |= {f"{bucket_name}/{name}": annotations[name] for name in read}
     return manifest(asset, step, inputs, renamed(parts, "part"), _no_counts() | add_stats(parts))

@@ -269,7 +269,8 @@ def _indexed(ctx: Context, params: Protected, sets: Mapping[str, Part]) -> tuple
         libraries=fingerprint.UNICODE,
     )
     digests = tuple(digest for name in sorted(sets) for digest in (name, sets[name].blob.sha256))
-    plain, names = run_items(ctx, step, _index, [Item(digests, (sets, params))], label=f"{ASSET}: index")[0]
+    items, label = [Item(digests, (sets, params))], f"{ASSET}: index of benchmark items"
+    plain, names = run_items(ctx, step, _index, items, label=label)[0]
     return plain, names
 
 

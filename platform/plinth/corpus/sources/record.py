@@ -255,15 +255,15 @@ class Account(Frozen):
     @property
     def line(self) -> str:
         """The account as one line of text."""
-        files = f"{counted(self.found, 'file')} = {self.read} read"
-        files += f" + {_total(self.not_read)} not read{_reasons(self.not_read)}" if self.not_read else ""
+        files = f"{counted(self.found, 'file')}: {self.read:,} read"
+        files += f", {_total(self.not_read):,} not read{_reasons(self.not_read)}" if self.not_read else ""
         terms = [counted(self.documents, "document")]
         for name, counts in (("excluded", self.exclusions), ("damaged", self.damage)):
-            terms += [f"{_total(counts)} {name}{_reasons(counts)}"] if counts else []
-        terms += [f"{self.repeats} repeated"] if self.repeats else []
+            terms += [f"{_total(counts):,} {name}{_reasons(counts)}"] if counts else []
+        terms += [f"{self.repeats:,} repeated"] if self.repeats else []
         ids = f"; {counted(self.repeated_ids, 'id')} on several texts" if self.repeated_ids else ""
         dates = f"; {counted(self.unread_dates, 'date')} not read" if self.unread_dates else ""
-        return f"{files}; {counted(self.records, 'record')} = {' + '.join(terms)}{ids}{dates}"
+        return f"{files}; {counted(self.records, 'record')}: {', '.join(terms)}{ids}{dates}"
 
     def require_balance(self, label: str) -> None:
         """Raise StageError if a file or record was lost.

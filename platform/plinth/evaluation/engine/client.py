@@ -201,19 +201,19 @@ class ModelEngine:
         write(question, asked)
         self.facts  # noqa: B018 - waits for the model
         child.send({"call": kind, "asked": str(question), "answer": str(answer), **options})
-        self._follow()
+        self._follow({"generate": "prompts", "documents": "tokens", "likelihoods": "tokens"}.get(kind, ""))
         found = read(answer)
         for path in (question, answer):
             path.unlink()
         return found
 
-    def _follow(self) -> None:
+    def _follow(self, unit: str) -> None:
         """Show the child's progress, in tokens or prompts, until the child has answered."""
         lines = iter(self._next, None)
         first = next(lines)
         if "answered" in first:
             return
-        with self.ctx.progress.meter(self.label, first["total"]) as meter:
+        with self.ctx.progress.meter(self.label, first["total"], unit) as meter:
             done = first["done"]
             meter.advance(done)
             for line in lines:

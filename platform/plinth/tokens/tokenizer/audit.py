@@ -77,7 +77,7 @@ def run(
         for parts in _together(bucket, curated[bucket], documents[bucket], language[bucket])
     ]
     items = [Item(task.digests, task, task.curated.rows) for task in tasks]
-    found = [parts[0] for parts in run_items(ctx, step, measure, items, label=ASSET)]
+    found = [parts[0] for parts in run_items(ctx, step, measure, items, label=ASSET, unit="documents")]
     own: dict[str, list[Part]] = {bucket: [] for bucket in sorted(curated)}
     for task, part in zip(tasks, found, strict=True):
         own[task.bucket].append(part)

@@ -45,11 +45,11 @@ def folder(root: Path, files: dict[str, str], engine: Engine | None = None) -> F
 
 def test_the_line_of_an_account() -> None:
     assert WHOLE.line == (
-        "12 files = 9 read + 3 not read (2 .md, 1 hidden); 1,234 records = 1,200 documents + 20 excluded (15 not_html, "
-        "5 empty) + 4 damaged (4 broken_record) + 10 repeated; 2 ids on several texts"
+        "12 files: 9 read, 3 not read (2 .md, 1 hidden); 1,234 records: 1,200 documents, 20 excluded (15 not_html, "
+        "5 empty), 4 damaged (4 broken_record), 10 repeated; 2 ids on several texts"
     )
     alone = Account(found=1, read=1, not_read={}, records=1, documents=1, exclusions={}, damage={}, repeats=0)
-    assert alone.line == "1 file = 1 read; 1 record = 1 document"
+    assert alone.line == "1 file: 1 read; 1 record: 1 document"
 
 
 @pytest.mark.parametrize("lost", ["found", "read", "records", "documents", "repeats"])
@@ -116,4 +116,4 @@ def test_dates_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     lines = "".join(line(f"text {n}", date=one) for n, one in enumerate(dates))
     made, found = folder(tmp_path, {"jsonl/a.jsonl": lines}).account("jsonl")
     assert made.stats["unread_dates"] == found.unread_dates == 2
-    assert found.line == "1 file = 1 read; 5 records = 5 documents; 2 dates not read"
+    assert found.line == "1 file: 1 read; 5 records: 5 documents; 2 dates not read"

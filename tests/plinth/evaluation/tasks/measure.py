@@ -46,7 +46,7 @@ class Printed(Silent):
     """Print the total of the set's meter, and block if the environment requests it."""
 
     @contextmanager
-    def meter(self, label: str, total: int) -> Iterator[Meter]:
+    def meter(self, label: str, total: int, unit: str = "") -> Iterator[Meter]:
         if label != "tasks/small":
             with super().meter(label, total) as meter:
                 yield meter

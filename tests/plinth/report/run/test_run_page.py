@@ -192,8 +192,12 @@ def test_events_are_sentences_and_not_values_of_a_program() -> None:
     failed = passed | {"node": 1, "host": "two", "disk": "fail", "clock": "undetermined"}
     said = metrics.words({"event": "hosts_checked", "hosts": [passed, failed], "seconds": 0.1})
     assert said == "hosts 1 of 2 passed all checks; node 1 (two): disk fail, clock undetermined, seconds 0.1"
-    said = metrics.words({"event": "audited", "bit_exact": True, "nodes": [1, 2], "delta": None})
-    assert said == "bit exact yes, nodes 1, 2"
+    said = metrics.words({"event": "finished", "bit_exact": True, "nodes": [1, 2], "lost_s": 0.0, "reason": None})
+    assert said == "bit exact yes, nodes 1, 2, lost seconds 0"
+    resumed = {"event": "audited", "bit_exact": True, "from_step": 392, "compared_steps": 8, "delta": 0.0}
+    assert metrics.words(resumed) == "resumed from step 392 and compared 8 steps: bit-identical"
+    differs = metrics.words(resumed | {"bit_exact": False, "delta": 0.0123})
+    assert differs.endswith("not bit-identical, losses differ by up to 0.012 (relative)")
 
 
 def curves(text: str, key: str) -> list[list[dict[str, Any]]]:

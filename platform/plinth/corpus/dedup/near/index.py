@@ -87,7 +87,7 @@ def bands(ctx: Context, params: MinHash, places: Sequence[Slot]) -> list[Branch]
     step = Step(name="dedup/index/bands", version=VERSION, params=identity(params))
     signed = [slot.sides["signatures"] for slot in places]
     items = [Item((part.blob.sha256,), _Bands(part, params), part.rows) for part in signed]
-    leaves = [made[0] for made in run_items(ctx, step, _bands, items, label=f"{ASSET} bands")]
+    leaves = [made[0] for made in run_items(ctx, step, _bands, items, label=f"{ASSET} bands", unit="documents")]
     return tree(ctx, BANDS, 2, leaves)
 
 

@@ -68,7 +68,7 @@ def signatures(ctx: Context, bucket_name: str, params: MinHash, documents: Manif
     )
     asset = f"{bucket_name}/minhash"
     items = [Item((part.blob.sha256,), _Sign(part, params), part.rows) for part in documents.named("part-")]
-    parts = renamed((made for (made,) in run_items(ctx, step, _sign, items, label=asset)), "part")
+    parts = renamed((made for (made,) in run_items(ctx, step, _sign, items, label=asset, unit="documents")), "part")
     stats = {
         "documents": sum(part.rows for part in parts),
         "without_words": sum(int(part.stats["without_words"]) for part in parts),
