@@ -1,4 +1,4 @@
-"""The tables of docs/parallel.md: which combinations train, why others are refused, differences from one process."""
+"""The tables of docs/parallel.md: which combinations train, and differences from one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = "<!-- To here. -->"
 def tables() -> str:
     """Return the new text between the two markers of the page."""
     record = json.loads(RECORD.read_text())
-    return "\n\n".join((_pairs(), _refusals(), _measured(record)))
+    return "\n\n".join((_refused(), _measured(record)))
 
 
 def write() -> None:
@@ -32,34 +32,18 @@ def written() -> str:
     return PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
 
 
-def _pairs() -> str:
-    values = [(axis, value) for axis, choices in parallel_cases.AXES.items() for value in choices]
-    usual = parallel_cases.Case()._asdict()
-    shown = [(axis, value) for axis, value in values if axis == "zero_stage" or value != usual[axis]]
-    no = {frozenset(pair) for pair in parallel_cases.refused(2)}
-    columns = [one for one in shown if any(one in pair for pair in no)]
-    always = [parallel_cases.word(*one) for one in shown if one not in columns]
-    head = "| | " + " | ".join(parallel_cases.word(*one) for one in columns) + " |"
-    rows = [
-        f"| **{parallel_cases.word(*row)}** | " + " | ".join(_cell(row, column, no) for column in columns) + " |"
-        for row in columns
-    ]
-    rule = "|---" * (len(columns) + 1) + "|"
-    table = "\n".join((head, rule, *rows))
-    return f"{table}\n\nThese work with every setting above and together: {', '.join(always)}."
-
-
-def _cell(row: tuple[str, Any], column: tuple[str, Any], no: set[frozenset[tuple[str, Any]]]) -> str:
-    if row[0] == column[0]:
-        return ""
-    return "no" if frozenset((row, column)) in no else "yes"
-
-
-def _refusals() -> str:
-    lines = ["| refused | why, and what would do |", "|---|---|"]
-    for strength in (2, 3):
-        for interaction, reason in parallel_cases.refused(strength).items():
-            lines.append(f"| {parallel_cases.phrase(interaction)} | {reason} |")
+def _refused() -> str:
+    """Return the pairs and triples that are refused; all other pairs and triples work together."""
+    partners: dict[tuple[str, Any], set[tuple[str, Any]]] = {}
+    for one, other in parallel_cases.refused(2):
+        partners.setdefault(one, set()).add(other)
+        partners.setdefault(other, set()).add(one)
+    order = [(axis, value) for axis, choices in parallel_cases.AXES.items() for value in choices]
+    lines = ["| setting | does not work with |", "|---|---|"]
+    for one in filter(partners.get, order):
+        names = [parallel_cases.word(*other) for other in order if other in partners[one]]
+        lines.append(f"| {parallel_cases.word(*one)} | {', '.join(names)} |")
+    lines += [f"| all three | {parallel_cases.phrase(triple)} |" for triple in parallel_cases.refused(3)]
     return "\n".join(lines)
 
 
