@@ -15,6 +15,7 @@ from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.recipe.load import written
 from plinth.records import Manifest
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_jobs.cli import call
 from plinth_jobs.sensors import approval, mirror
 from plinth_registry import releases
@@ -36,7 +37,7 @@ def tick(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tick]:
         raise RegistryError("MLflow does not run")
 
     monkeypatch.setattr(connection, "connect", absent)
-    sensor = mirror(make_recipe("demo"), ctx.workspace.root)
+    sensor = mirror(make_recipe("demo"), ctx.workspace.root, DagsterPlacement())
     cursors: list[str | None] = [None]
 
     def look() -> str:
@@ -88,7 +89,7 @@ def test_the_asset_of_the_release_follows_what_commands_signed(ctx: Context, mon
     monkeypatch.setattr("plinth_registry.api.ready", lambda *_: ())
     facts: dict[str, Any] = {"step": "s", "version": "1", "params": {}, "inputs": {}, "parts": ()}
     ctx.refs.publish(Manifest(asset="candidate", **facts), "key")
-    sensor = approval(recipe, ctx.workspace.root, dg.GraphDefinition(name="make_release").to_job())
+    sensor = approval(recipe, ctx.workspace.root, dg.GraphDefinition(name="make_release").to_job(), DagsterPlacement())
 
     def requests() -> list[str | None]:
         with dg.instance_for_test() as instance:

@@ -16,6 +16,7 @@ from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.dsse import now
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_jobs import sensors as feed_sensor
 from plinth_registry import freeze, releases, taint
 from plinth_registry.audit_log import MARKS
@@ -82,7 +83,7 @@ def test_the_first_argument_of_taint_may_be_a_target(plinth: Plinth, ctx: Contex
 def test_the_sensor_alarms_once_and_shows_marks_on_assets(ctx: Context) -> None:
     def tick(cursor: str | None) -> Any:
         context = dg.build_sensor_context(cursor=cursor)
-        return feed_sensor.feed(load(RECIPE), ctx.workspace.root)(context), context
+        return feed_sensor.feed(load(RECIPE), ctx.workspace.root, DagsterPlacement())(context), context
 
     def alerts() -> list[str]:
         return [json.loads(line)["message"] for line in (ctx.workspace.root / "alerts.jsonl").read_text().splitlines()]
