@@ -1,4 +1,4 @@
-"""Main content: precision, recall and F1 of the engines on public benchmarks, and MB of HTML per CPU second, in one run.
+"""Main content: precision, recall and F1 of the engines on public benchmarks; MB of HTML per CPU second, in one run.
 
     python tests/benchmarks/bench_main_content.py [--strings DIR] [--articles DIR] [--types DIR] [ENGINE ...]
 

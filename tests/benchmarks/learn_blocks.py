@@ -4,9 +4,9 @@
     python tests/benchmarks/learn_blocks.py WCXB EXCLUDED.txt MODEL.npz
 
 WCXB is a clone of github.com/Murrough-Foley/web-content-extraction-benchmark (CC BY 4.0): the split `dev` is learned,
-with its text written by people. EXCLUDED.txt lists domains that are left out: those of the benchmarks on which the model
-is measured. Each block counts twice, once with the label of the written text and once with that of Trafilatura, the slow
-engine, where the two agree on the page; this teaches the model what both leave out of articles (titles, dates, authors).
+with its text written by people. EXCLUDED.txt lists domains that are left out: those of the benchmarks on which the
+model is measured. Each block counts twice, once with the label of the written text and once with that of Trafilatura,
+the slow engine, where the two agree on the page; this teaches the model what both leave out of articles.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def words(text: str) -> list[str]:
 def labels(texts: Sequence[str], truth: str) -> npt.NDArray[np.float64]:
     """Return for each block the share of it that is in a text; NaN for a block without words.
 
-    A block of fewer words than a shingle is in the text if it is one of its lines, or if it occurs in it and the nearest
-    blocks that are certain are in it.
+    A block of fewer words than a shingle is in the text if it is one of its lines, or if it occurs in it and the
+    nearest blocks that are certain are in it.
     """
     known = words(truth)
     shingles = {tuple(known[i : i + SHINGLE]) for i in range(len(known) - SHINGLE + 1)}
@@ -109,8 +109,10 @@ def pages(folder: Path, excluded: set[str]) -> Iterator[LabeledPage]:
     features, places = np.empty((40_000, FEATURES), np.float32), np.empty((40_000, 2), np.int64)
     buffer = np.empty(48 << 20, np.uint8)
     for name, facts in json.loads((folder / "metadata.json").read_text())["files"].items():
-        truth = json.loads((folder / "dev" / "ground-truth" / f"{name}.json").read_text()) if facts["split"] == "dev" else {}
-        if not truth or domain(truth["url"]) in excluded:
+        if facts["split"] != "dev":
+            continue
+        truth = json.loads((folder / "dev" / "ground-truth" / f"{name}.json").read_text())
+        if domain(truth["url"]) in excluded:
             continue
         html = decode(gzip.decompress((folder / "dev" / "html" / f"{name}.html.gz").read_bytes()), "", html=True)
         count = page_blocks(np.frombuffer(html.encode("utf-8", "replace"), np.uint8), features, places, buffer)

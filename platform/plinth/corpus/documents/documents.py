@@ -24,8 +24,8 @@ from plinth.corpus import illegal_gate as illegal
 from plinth.corpus.documents.normalize import RejectSpill, document_batches, normalize
 from plinth.corpus.documents.removal import drop, drop_repeats
 from plinth.corpus.exclusions import Exclusion
-from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.extract.content.engine import identity as content_identity
+from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.extract.worker import LIBRARIES
 from plinth.corpus.sources.fields import NO_FIELD
 from plinth.corpus.sources.inventory import Group, Inventory, groups, not_read

@@ -138,8 +138,8 @@ class Extraction(OneValue):
 
     engine: Literal["blocks", "resiliparse", "trafilatura"] = Field(
         "resiliparse",
-        description="`blocks` removes boilerplate by a learned model, at the speed of `resiliparse`, which keeps more of "
-        "it; `trafilatura` is ten times slower.",
+        description="`blocks` removes boilerplate by a learned model. `resiliparse` is as fast and leaves more of it; "
+        "`trafilatura` is several times slower.",
     )
     seconds_per_page: float = internal(
         5.0,

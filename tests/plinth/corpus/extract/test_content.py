@@ -1,4 +1,4 @@
-"""The engine `blocks`: what it keeps of lists, tables and terms, what it drops, and how it reads pages that are broken."""
+"""The engine `blocks`: lists, tables and terms that it keeps, text that it drops, and pages that are broken."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from plinth.corpus.extract.content.engine import (
 from tests.plinth.corpus.extract.test_lists import NUMBERS
 
 FIRST = (
-    "The keeper of the mill writes down every sack of grain that a farmer brings, and weighs it twice before the stones "
-    "begin to turn."
+    "The keeper of the mill writes down every sack of grain that a farmer brings, and weighs it twice before the "
+    "stones begin to turn."
 )
 SECOND = (
-    "In the evening the books are read aloud in the inn. Everyone who has an account may ask for a correction, and most of "
-    "them do so with a smile."
+    "In the evening the books are read aloud in the inn. Everyone who has an account may ask for a correction, and "
+    "most of them do so with a smile."
 )
 THIRD = (
-    "When winter comes, the river freezes and the wheel stands still for weeks. The children skate past it, and the keeper "
-    "repairs what the summer has broken."
+    "When winter comes, the river freezes and the wheel stands still for weeks. The children skate past it, and the "
+    "keeper repairs what the summer has broken."
 )
 #: A model that keeps everything: one leaf above any limit.
 ALL = BlockModel(
@@ -133,8 +133,8 @@ def test_a_page_is_written_into_any_room(keep_all: BlockEngine) -> None:
 
 @pytest.mark.parametrize(
     "repeated",
-    ["<div>", "<p>a", "<svg>", "<template><svg>", "<a href=x>", "<ul><li>a", "<table><tr><td>a", "</div>", "<!--", "<p class='x ",
-     "<span hidden>", "<pre>a", "<i class=lineno>1"],
+    ["<div>", "<p>a", "<svg>", "<template><svg>", "<a href=x>", "<ul><li>a", "<table><tr><td>a", "</div>", "<!--",
+     "<p class='x ", "<span hidden>", "<pre>a", "<i class=lineno>1"],
 )  # fmt: skip
 def test_time_is_linear_in_the_page(keep_all: BlockEngine, repeated: str) -> None:
     """Work per byte at 16 times the size is at most a few times that of the smaller page; a loop over what came before

@@ -33,8 +33,8 @@ WRITTEN = {
     "references": (f"<pre>{lines('', '', REFERENCES)}</pre>", REFERENCES),
 }
 PARAGRAPHS = [
-    f"This is paragraph {n} of the page. It says enough, as paragraphs of articles do, to be kept as main content, for it "
-    "has several sentences. They end with a full stop, and none of them is a link to another page."
+    f"This is paragraph {n} of the page. It says enough, as paragraphs of articles do, to be kept as main content, for "
+    "it has several sentences. They end with a full stop, and none of them is a link to another page."
     for n in range(3)
 ]
 

@@ -1,8 +1,8 @@
 /* Main content of a page: blocks that a model of decision trees keeps, written as a reader sees them. */
 #include "plinth/corpus/extract/content/features.h"
 
-/* Scores are log-odds. A page with an article, this many characters that are surely content, is held to a stricter limit
-   than a page of items or of little text. Text next to text that is kept may be this far below the limit. */
+/* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
+   a page of items or of little text. Text next to text that is kept may be JOINED below the limit. */
 #define SURE 1.3862944f
 #define JOINED 3.0f
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500 };

@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from html import unescape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ MODEL = Path(__file__).with_name("model.npz")
 
 
 def identity() -> str:
-    """Return what decides the text besides the page: the version of the features, and the model's digest."""
+    """Return what decides the text of a page: the version of the features, and the model's digest."""
     return f"{VERSION}-{hashlib.sha256(MODEL.read_bytes()).hexdigest()[:16]}"
 
 
@@ -89,8 +89,9 @@ def read_model(path: Path) -> BlockModel:
     with np.load(path, allow_pickle=False) as stored:
         if int(stored["version"]) != VERSION:
             raise ValueError(f"{path.name} is of version {int(stored['version'])}, expected {VERSION}")
-        arrays = (np.ascontiguousarray(stored[name]) for name in BlockModel._fields[:6])
-        return BlockModel(*arrays, *map(float, stored["limits"]))
+        arrays: dict[str, Any] = {name: np.ascontiguousarray(stored[name]) for name in BlockModel._fields[:6]}
+        article, other = map(float, stored["limits"])
+        return BlockModel(**arrays, article=article, other=other)
 
 
 class BlockEngine:

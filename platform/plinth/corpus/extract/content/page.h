@@ -53,7 +53,7 @@ typedef struct {
     bool unclosed[TAGS]; /* no end tag follows */
 } Reader;
 
-/* What a start tag says. */
+/* Attributes of a start tag. */
 typedef struct {
     uint32_t hints;
     bool hidden, undisplayed, unseen, gutter, link, reversed, has_number, is_kind, empty;
@@ -100,7 +100,7 @@ static int32_t add_element(Page *page, int32_t parent, int tag, const Attributes
 
 INLINE Element *top(Reader *reader) { return &reader->page->elements[reader->stack[reader->depth - 1]]; }
 
-/* End the block in progress. A block without characters is no block. */
+/* End the block in progress. A block without characters is dropped. */
 static void end_block(Reader *reader) {
     Page *page = reader->page;
     if (reader->open) {
@@ -233,7 +233,7 @@ static void close_down_to(Reader *reader, int depth) {
 
 INLINE int tag_at(Reader *reader, int depth) { return reader->page->elements[reader->stack[depth]].tag; }
 
-/* Close the nearest open element with one of three tags, if none of the tags `bar` lies between. */
+/* Close the nearest open element with one of three tags, if no element with the tag `bar` is between. */
 static void close_nearest(Reader *reader, int a, int b, int c, int bar) {
     for (int k = reader->depth - 1; k > 0; k--) {
         int tag = tag_at(reader, k);
