@@ -477,7 +477,7 @@ def test_two_signatures_of_one_key_are_refused() -> None:
 
 
 @runs("test_invalid_sig_in_valid_metadata")
-@pytest.mark.parametrize("wrong", [sealed("b", "urn:test:other:v1")["signatures"][0]["sig"], ""])
+@pytest.mark.parametrize("wrong", [sealed("b", "urn:test:other:v1")["signatures"][0]["sig"], ""], ids=["of another statement", "empty"])
 def test_a_wrong_signature_does_not_harm_a_right_one(wrong: str) -> None:
     one = sealed("bc")
     one["signatures"][0]["sig"] = wrong
