@@ -2,8 +2,9 @@
 
     page           pages and answers, and their serialization; title, canonical URL, date, language and opt-outs, read
                    in one scan of the page's head
-    worker         extraction of main content and title from HTML by resiliparse or trafilatura; handler for blocks of
+    worker         extraction of main content and title from HTML by an engine; handler for blocks of
                    pages, with a CPU limit per page
+    content/       the engine `blocks`: blocks of text, and a small model that tells content from the rest
     readable       conversion of lists and formulas to text as a reader sees them
     pdf            text of PDF, page by page, by PDFium
     latex          text of LaTeX, with math and tables, by pylatexenc

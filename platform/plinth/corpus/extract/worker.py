@@ -17,7 +17,7 @@ from plinth.corpus.extract.readable import labels_in_place, readable_formulas, w
 from plinth.corpus.sources.codings import decode
 
 #: Distributions that decide the text of each extractor; trafilatura falls back on jusText where it finds little.
-LIBRARIES = {"resiliparse": ("Resiliparse",), "trafilatura": ("trafilatura", "jusText", "lxml")}
+LIBRARIES = {"blocks": (), "resiliparse": ("Resiliparse",), "trafilatura": ("trafilatura", "jusText", "lxml")}
 #: Resiliparse 2.0.1 drops a text of three bytes that ends in none of ASCII: `<i>où</i>`, `<b>年</b>`, `<i>x²</i>`. An
 #: invisible character makes it longer, and is taken out again.
 _THREE_BYTES = re.compile(r">\s*+(?:[!-~]?[\x80-\u07ff]|[\u0800-\uffff]|[!-~]?&#?\w{1,31}+;)(?=\s*+<)")
@@ -26,8 +26,20 @@ _JOINER = "\u2060"
 
 def engine(name: str) -> Extract:
     """Return the extraction function for the recipe's `extraction.engine`."""
-    extract = {"resiliparse": _resiliparse, "trafilatura": _trafilatura}[name]()
+    extract = {"blocks": _blocks_engine, "resiliparse": _resiliparse, "trafilatura": _trafilatura}[name]()
     return lambda html: extract(readable_formulas(html))
+
+
+def _blocks_engine() -> Extract:
+    from plinth.corpus.extract.content.engine import BlockEngine, default_model
+
+    extract = BlockEngine(default_model())
+
+    def spaced(html: str) -> tuple[str, str | None]:
+        text, title = extract(html)
+        return _spaces(text), title
+
+    return spaced
 
 
 def _resiliparse() -> Extract:

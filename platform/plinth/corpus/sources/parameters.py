@@ -136,9 +136,10 @@ class Bucket(Frozen):
 class Extraction(OneValue):
     """Extraction of the main content of HTML."""
 
-    engine: Literal["resiliparse", "trafilatura"] = Field(
+    engine: Literal["blocks", "resiliparse", "trafilatura"] = Field(
         "resiliparse",
-        description="`resiliparse` is fast; `trafilatura` is ten times slower and removes more boilerplate.",
+        description="`blocks` removes boilerplate by a learned model. `resiliparse` is as fast and leaves more of it; "
+        "`trafilatura` is several times slower.",
     )
     seconds_per_page: float = internal(
         5.0,

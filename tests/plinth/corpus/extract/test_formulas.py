@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plinth.corpus.extract.readable import readable_formulas
 from plinth.corpus.extract.worker import engine
 
-ENGINES = ("resiliparse", "trafilatura")
+ENGINES = ("blocks", "resiliparse", "trafilatura")
 FILLER = "<p>This paragraph says enough to be kept as the main content of the page, and so does the one after it.</p>"
 
 

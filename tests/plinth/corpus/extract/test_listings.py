@@ -32,10 +32,14 @@ WRITTEN = {
     "numbers beside it": (f"<table><tr>{COLUMN}<td><pre><span></span>{lines('', '')}\n</pre></td></tr></table>", CODE),
     "references": (f"<pre>{lines('', '', REFERENCES)}</pre>", REFERENCES),
 }
-PARAGRAPHS = [f"This is paragraph {n} of the page, and it says enough to be kept as main content." for n in range(3)]
+PARAGRAPHS = [
+    f"This is paragraph {n} of the page. It says enough, as paragraphs of articles do, to be kept as main content, for "
+    "it has several sentences. They end with a full stop, and none of them is a link to another page."
+    for n in range(3)
+]
 
 
-@pytest.fixture(scope="module", params=["resiliparse", "trafilatura"])
+@pytest.fixture(scope="module", params=["blocks", "resiliparse", "trafilatura"])
 def extract(request: pytest.FixtureRequest) -> Extract:
     return engine(request.param)
 
@@ -57,7 +61,7 @@ def test_code_comes_out_as_it_is(extract: Extract, how: str) -> None:
 
 
 def test_only_numbers_are_line_numbers(extract: Extract) -> None:
-    inside = "<pre>x = 1</pre><div class='gutter'>This column is text of the page and no number of a line.</div>"
+    inside = "<pre>x = 1</pre><p class='gutter'>This column is text of the page and no number of a line.</p>"
     assert "This column is text" in extract(page(inside))[0]
     assert "42 apples" in extract(page("<pre>x <span class='lineno'>42 apples</span></pre>"))[0]
 

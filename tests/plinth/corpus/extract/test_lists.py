@@ -9,6 +9,29 @@ from plinth.corpus.extract.worker import engine
 PROSE = "<p>" + "The keeper of the mill writes down every sack of grain that a farmer brings. " * 3 + "</p>"
 LIST = "<ul><li>Rye from the north field</li><li>Barley for the brewer</li></ul>"
 LINKS = "<ul><li><a href=a>Rye from the north field</a></li><li><a href=b>Barley for the brewer</a></li></ul>"
+NUMBERS = [
+    ("<ol><li>x<li>x", "1. 2."),
+    ("<ol start=3><li>x<li>x", "3. 4."),
+    ("<ol start=0><li>x<li>x", "0. 1."),
+    ("<ol start=-1><li>x<li>x", "-1. 0."),
+    ("<ol start='7th'><li>x<li>x", "7. 8."),
+    ("<ol start=x type=q><li>x<li>x", "1. 2."),
+    ("<ol reversed><li>x<li>x<li>x", "3. 2. 1."),
+    ("<ol reversed start=10><li>x<li>x", "10. 9."),
+    ("<ol><li>x<li value=5>x<li>x", "1. 5. 6."),
+    ("<ol reversed><li>x<li value=9>x<li>x", "3. 9. 8."),
+    ("<ol type=a><li>x<li>x", "a. b."),
+    ("<ol type=A start=26><li>x<li>x<li>x", "Z. AA. AB."),
+    ("<ol type=i start=3><li>x<li>x", "iii. iv."),
+    ("<ol type=I start=1994><li>x", "MCMXCIV."),
+    ("<ol type=I start=3999><li>x<li>x", "MMMCMXCIX. 4000."),
+    ("<ol type=a start=0><li>x<li>x", "0. a."),
+    ("<ol><li type=a>x<li>x", "a. 2."),
+    ("<OL START=2 TYPE=i><LI>x<LI>x", "ii. iii."),
+    ("<ol style='list-style-type: lower-alpha'><li>x<li>x", "a. b."),
+    ("<ol style='list-style: upper-roman inside'><li>x<li>x", "I. II."),
+    ("<ol style='list-style:none'><li>x<li>x", ""),
+]
 KEPT = "  • Rye from the north field\n  • Barley for the brewer"
 
 
@@ -79,32 +102,7 @@ def test_attributes_by_which_the_engine_hides_a_list_still_hide_it() -> None:
     assert "Rye" not in text(f"<article>{PROSE}{LIST.replace('<ul', '<ul style=display:none')}</article>")
 
 
-@pytest.mark.parametrize(
-    ("markup", "labels"),
-    [
-        ("<ol><li>x<li>x", "1. 2."),
-        ("<ol start=3><li>x<li>x", "3. 4."),
-        ("<ol start=0><li>x<li>x", "0. 1."),
-        ("<ol start=-1><li>x<li>x", "-1. 0."),
-        ("<ol start='7th'><li>x<li>x", "7. 8."),
-        ("<ol start=x type=q><li>x<li>x", "1. 2."),
-        ("<ol reversed><li>x<li>x<li>x", "3. 2. 1."),
-        ("<ol reversed start=10><li>x<li>x", "10. 9."),
-        ("<ol><li>x<li value=5>x<li>x", "1. 5. 6."),
-        ("<ol reversed><li>x<li value=9>x<li>x", "3. 9. 8."),
-        ("<ol type=a><li>x<li>x", "a. b."),
-        ("<ol type=A start=26><li>x<li>x<li>x", "Z. AA. AB."),
-        ("<ol type=i start=3><li>x<li>x", "iii. iv."),
-        ("<ol type=I start=1994><li>x", "MCMXCIV."),
-        ("<ol type=I start=3999><li>x<li>x", "MMMCMXCIX. 4000."),
-        ("<ol type=a start=0><li>x<li>x", "0. a."),
-        ("<ol><li type=a>x<li>x", "a. 2."),
-        ("<OL START=2 TYPE=i><LI>x<LI>x", "ii. iii."),
-        ("<ol style='list-style-type: lower-alpha'><li>x<li>x", "a. b."),
-        ("<ol style='list-style: upper-roman inside'><li>x<li>x", "I. II."),
-        ("<ol style='list-style:none'><li>x<li>x", ""),
-    ],
-)
+@pytest.mark.parametrize(("markup", "labels"), NUMBERS)
 def test_numbers_are_those_that_a_browser_shows(markup: str, labels: str) -> None:
     found = text(f"<article>{PROSE}{markup}</ol>{PROSE}</article>")
     items = [line.strip() for line in found.split("\n") if line.strip().endswith("x")]

@@ -166,7 +166,8 @@ def test_a_record_that_lies_costs_at_most_itself_in_a_gzipped_file(
 
 @pytest.fixture(scope="module")
 def extractors() -> Iterator[dict[str, Extractor]]:
-    made = {name: Extractor(Extraction(engine=name, seconds_per_page=20)) for name in ("resiliparse", "trafilatura")}
+    names = ("blocks", "resiliparse", "trafilatura")
+    made = {name: Extractor(Extraction(engine=name, seconds_per_page=20)) for name in names}
     yield made
     for extractor in made.values():
         extractor.__exit__(None, None, None)
@@ -186,7 +187,7 @@ MARKUP = st.lists(
 ).map("".join)
 
 
-@pytest.mark.parametrize("engine", ["resiliparse", "trafilatura"])
+@pytest.mark.parametrize("engine", ["blocks", "resiliparse", "trafilatura"])
 @fuzz
 @given(
     body=st.one_of(st.binary(max_size=300), MARKUP.map(lambda text: text.encode("utf-8", "replace"))),

@@ -1,0 +1,256 @@
+/* Main content of a page: blocks that a model of decision trees keeps, written as a reader sees them. */
+#include "plinth/corpus/extract/content/features.h"
+
+/* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
+   a page of items or of little text. Text next to text that is kept may be JOINED below the limit. */
+#define SURE 1.3862944f
+#define JOINED 3.0f
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500 };
+
+/* Trees: `first` node of each. A node goes left if its feature is at most its threshold; a child below 0 is a leaf. */
+typedef struct {
+    i32_in first, left, right;
+    u8_in feature;
+    f32_in threshold, leaf;
+} Trees;
+
+static float score(const Trees *trees, const float *features) {
+    double sum = 0;
+    for (int64_t tree = 0; tree < trees->first.size; tree++) {
+        int32_t node = trees->first.at[tree];
+        while (node >= 0) node = features[trees->feature.at[node]] <= trees->threshold.at[node] ? trees->left.at[node] : trees->right.at[node];
+        sum += trees->leaf.at[~node];
+    }
+    return (float)sum;
+}
+
+/* Nearest element from `at` upward with this tag, or 0. */
+static int32_t above(const Page *page, int32_t at, int a, int b) {
+    while (at > 0 && page->elements[at].tag != a && page->elements[at].tag != b) at = page->elements[at].parent;
+    return at;
+}
+
+static int32_t outermost_list(const Page *page, int32_t at) {
+    int32_t found = 0;
+    for (; at > 0; at = page->elements[at].parent)
+        if (is_list(page->elements[at].tag)) found = at;
+    return found;
+}
+
+/* Element whose text is kept or dropped as a whole: a table, else a row, or a list. 0 if there is none, or if it is
+   long, for then it lays out a page. */
+static int32_t whole(const Page *page, int32_t at) {
+    int32_t table = above(page, at, TABLE, TABLE), row = above(page, at, TR, TR);
+    if (table && page->elements[table].chars <= WHOLE_CHARS) return table;
+    int32_t found = row ? row : outermost_list(page, at);
+    return page->elements[found].chars <= WHOLE_CHARS ? found : 0;
+}
+
+/* Replace the scores of the blocks of a table, a row or a list by their mean. */
+static void score_wholes(const Page *page, float *scores) {
+    for (int64_t k = 0, next; k < page->block_count; k = next) {
+        int32_t element = whole(page, page->blocks[k].element);
+        double sum = 0, chars = 0;
+        for (next = k; element && next < page->block_count && whole(page, page->blocks[next].element) == element; next++) {
+            sum += (double)scores[next] * page->blocks[next].chars;
+            chars += page->blocks[next].chars;
+        }
+        for (int64_t i = k; i < next; i++) scores[i] = (float)(sum / chars);
+        next += next == k;
+    }
+}
+
+/* True if two elements have an ancestor in common at most `NEAR` levels above each. */
+static bool is_near(const Page *page, int32_t a, int32_t b) {
+    int32_t from = a;
+    for (int i = 0; i <= NEAR; i++, from = max_i64(page->elements[from].parent, 0)) {
+        int32_t other = b;
+        for (int k = 0; k <= NEAR; k++, other = max_i64(page->elements[other].parent, 0))
+            if (other == from) return true;
+    }
+    return false;
+}
+
+/* True for code, and for sentences, cells and items whose score is not far below the limit. */
+static bool may_join(const Page *page, const Block *block, float score, float limit) {
+    int tag = page->elements[block->element].tag;
+    bool is_cell = tag == TD || tag == TH, is_sentence = tag == P && block->stops > 0;
+    bool is_item = tag == DT || tag == DD || above(page, block->element, LI, LI) > 0;
+    if (block->pre) return true;
+    return (is_cell || is_item || is_sentence) && block->link_chars * 3 < block->chars && score >= limit - JOINED;
+}
+
+/* Keep code, lists, rows and sentences next to text that is kept: learned from long pages, the model takes some of them
+   for clutter. */
+static void keep_neighbors(const Page *page, float *scores, float limit) {
+    const Block *blocks = page->blocks;
+    int64_t last = -1;
+    for (int64_t k = 0, next; k < page->block_count; k = next) {
+        int32_t element = whole(page, blocks[k].element);
+        next = k + 1;
+        while (element && next < page->block_count && whole(page, blocks[next].element) == element) next++;
+        if (scores[k] < limit && may_join(page, &blocks[k], scores[k], limit)) {
+            int32_t own = element ? element : blocks[k].element;
+            int64_t after = next;
+            while (after < page->block_count && after < next + NEAR && scores[after] < limit) after++;
+            bool joins = after < page->block_count && after < next + NEAR && is_near(page, own, blocks[after].element);
+            joins |= last >= 0 && k - last <= NEAR && is_near(page, own, blocks[last].element);
+            for (int64_t i = k; joins && i < next; i++) scores[i] = limit;
+        }
+        if (scores[k] >= limit) last = next - 1;
+    }
+}
+
+/* Number each item as browsers do: from `start`, downward if `reversed`, on from `value`. */
+static void number_items(Page *page, int32_t *items) {
+    Element *elements = page->elements;
+    for (int64_t k = 1; k < page->element_count; k++)
+        if (elements[k].tag == LI) items[elements[k].parent]++;
+    for (int64_t k = 1; k < page->element_count; k++)
+        if (elements[k].tag == OL && !elements[k].has_number) elements[k].number = elements[k].reversed ? items[k] : 1;
+    for (int64_t k = 1; k < page->element_count; k++) {
+        Element *item = &elements[k], *list = &elements[item->parent];
+        if (item->tag != LI || list->tag != OL) continue;
+        if (!item->has_number) item->number = list->number;
+        list->number = item->number + (list->reversed ? -1 : 1);
+        if (!item->kind) item->kind = list->kind;
+    }
+}
+
+typedef struct {
+    uint8_t *at;
+    int64_t size;
+} Writer;
+
+INLINE void write_text(Writer *writer, const void *text, int64_t size) {
+    memcpy(writer->at + writer->size, text, (size_t)size);
+    writer->size += size;
+}
+INLINE void write_word(Writer *writer, const char *word) { write_text(writer, word, (int64_t)strlen(word)); }
+static void write_spaces(Writer *writer, int64_t count) {
+    memset(writer->at + writer->size, ' ', (size_t)count);
+    writer->size += count;
+}
+
+static void write_number(Writer *writer, int32_t number, char kind) {
+    char digits[32];
+    int64_t from = 31;
+    digits[from] = 0;
+    if ((kind | 32) == 'a' && number > 0)
+        for (int32_t left = number; left > 0; left = (left - 1) / 26) digits[--from] = (char)(kind + (left - 1) % 26);
+    else if ((kind | 32) == 'i' && number > 0 && number < 4000) {
+        static const int values[] = {1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1};
+        static const char *const letters[] = {"m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"};
+        int64_t begin = writer->size;
+        for (int k = 0; k < 13; k++)
+            for (; number >= values[k]; number -= values[k]) write_word(writer, letters[k]);
+        for (int64_t k = begin; kind == 'I' && k < writer->size; k++) writer->at[k] = (uint8_t)(writer->at[k] - 32);
+    } else {
+        int64_t left = number < 0 ? -(int64_t)number : number;
+        do digits[--from] = (char)('0' + left % 10);
+        while (left /= 10);
+        if (number < 0) digits[--from] = '-';
+    }
+    write_word(writer, digits + from);
+    write_word(writer, ".");
+}
+
+/* Write what is between two blocks: a tab between cells, a line end between rows, items, terms; else an empty line. */
+static void separate(Writer *writer, const Page *page, const Block *last, const Block *block, bool is_item) {
+    int32_t a = last->element, b = block->element;
+    int32_t row = above(page, a, TR, TR), table = above(page, a, TABLE, TABLE);
+    bool same_row = row && row == above(page, b, TR, TR);
+    bool same_cell = above(page, a, TD, TH) == above(page, b, TD, TH);
+    int32_t terms = above(page, a, DL, DL), list = outermost_list(page, a);
+    if (same_row && !same_cell) write_word(writer, "\t");
+    else if (row && !same_row && table && table == above(page, b, TABLE, TABLE) && above(page, b, TR, TR)) write_word(writer, "\n");
+    else if (is_item && list && list == outermost_list(page, b)) write_word(writer, "\n");
+    else if (terms && terms == above(page, b, DL, DL)) write_word(writer, "\n");
+    else write_word(writer, "\n\n");
+}
+
+static void write_block(Writer *writer, const Page *page, const Block *last, const Block *block, bool *is_written) {
+    const Element *elements = page->elements;
+    int32_t item = above(page, block->element, LI, LI);
+    int64_t level = 0;
+    for (int32_t at = item; at > 0; at = elements[at].parent) level += is_list(elements[at].tag);
+    bool is_item = item && level && !is_written[item];
+    if (last) separate(writer, page, last, block, is_item);
+    if (level && (!last || writer->at[writer->size - 1] == '\n')) {
+        write_spaces(writer, 2 * level);
+        if (!is_item) write_spaces(writer, 2);
+        else if (elements[elements[item].parent].tag != OL) write_word(writer, "• ");
+        else if (elements[item].kind != 'n') {
+            write_number(writer, elements[item].number, elements[item].kind);
+            write_word(writer, " ");
+        }
+    }
+    for (int32_t at = item; at > 0; at = elements[at].parent) is_written[at] = true;
+    write_text(writer, page->text + block->from, block->to - block->from);
+}
+
+/* Room that `main_content` needs for a page: its text, and a separator, spaces and a number for each block. */
+static int64_t text_room(const Page *page) {
+    int64_t room = page->size;
+    for (int64_t k = 0; k < page->block_count; k++) room += 64 + 2 * page->elements[page->blocks[k].element].depth;
+    return room;
+}
+
+/* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
+   needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. */
+KERNEL int64_t main_content(u8_in html, i32_in first, i32_in left, i32_in right, u8_in feature, f32_in threshold, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to) {
+    Page page;
+    read_page(&page, html.at, html.size);
+    *title_from = page.title_from;
+    *title_to = page.title_to;
+    int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
+    float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float));
+    float *scores = malloc((size_t)(count + 1) * sizeof(float));
+    int32_t *items = calloc((size_t)page.element_count + 1, sizeof(int32_t));
+    bool *is_written = calloc((size_t)page.element_count + 1, sizeof(bool));
+    if (!page.failed && features && scores && items && is_written && write_features(&page, features)) {
+        Trees trees = {first, left, right, feature, threshold, leaf};
+        int64_t sure = 0;
+        for (int64_t k = 0; k < count; k++) {
+            scores[k] = score(&trees, features + k * FEATURES);
+            if (scores[k] >= SURE && page.blocks[k].chars >= PROSE) sure += page.blocks[k].chars;
+        }
+        score_wholes(&page, scores);
+        float limit = sure >= ARTICLE_CHARS ? article : other;
+        keep_neighbors(&page, scores, limit);
+        number_items(&page, items);
+        Writer writer = {out.at, 0};
+        const Block *last = NULL;
+        for (int64_t k = 0; k < count && room <= out.size; k++) {
+            if (scores[k] < limit) continue;
+            write_block(&writer, &page, last, &page.blocks[k], is_written);
+            last = &page.blocks[k];
+        }
+        size = room <= out.size ? writer.size : -room;
+    }
+    free(features);
+    free(scores);
+    free(items);
+    free(is_written);
+    free_page(&page);
+    return size;
+}
+
+/* Blocks of a page for learning: features [rows, FEATURES], and [rows, 2] places in `text`.
+   Return the number of blocks, negative if it is more than the rows. */
+KERNEL int64_t page_blocks(u8_in html, f32_rows_out features, i64_rows_out places, u8_out text) {
+    Page page;
+    read_page(&page, html.at, html.size);
+    int64_t count = page.block_count;
+    bool fits = count <= features.rows && page.size <= text.size;
+    bool failed = page.failed || (fits && !write_features(&page, features.at));
+    if (fits && !failed) {
+        for (int64_t k = 0; k < count; k++) {
+            places.at[2 * k] = page.blocks[k].from;
+            places.at[2 * k + 1] = page.blocks[k].to;
+        }
+        memcpy(text.at, page.text, (size_t)page.size);
+    }
+    free_page(&page);
+    return failed ? NO_MEMORY : fits ? count : -count - 1;
+}

@@ -1,0 +1,114 @@
+"""Engine `blocks`: the kernels, the model that ships with Plinth, and main content with title."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from html import unescape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from plinth_text.arrays import F32, I32, I64, U8
+from plinth_text.compiled import compiled
+
+#: Bump when features, or the text that is written, change. A model is learned for one version.
+VERSION = 1
+#: Features of a block, as in `features.h`.
+FEATURES = 164
+MODEL = Path(__file__).with_name("model.npz")
+
+
+def identity() -> str:
+    """Return what decides the text of a page: the version of the features, and the model's digest."""
+    return f"{VERSION}-{hashlib.sha256(MODEL.read_bytes()).hexdigest()[:16]}"
+
+
+class BlockModel(NamedTuple):
+    """Decision trees over the features of a block. Their sum is the log-odds that the block is main content.
+
+    Args:
+        first: first node of each tree; below 0, the complement of a leaf.
+        left, right: child of each node if the feature is at most the threshold, and if not.
+        feature, threshold: what each node compares.
+        leaf: log-odds of the leaves.
+        article, other: minimum log-odds on pages with an article, and on other pages.
+    """
+
+    first: I32
+    left: I32
+    right: I32
+    feature: U8
+    threshold: F32
+    leaf: F32
+    article: float
+    other: float
+
+
+@compiled
+def main_content(
+    html: U8,
+    first: I32,
+    left: I32,
+    right: I32,
+    feature: U8,
+    threshold: F32,
+    leaf: F32,
+    article: float,
+    other: float,
+    out: U8,
+) -> tuple[int, int, int]:
+    """Write the main content of a page in UTF-8, and return its size and the place of the title in the HTML.
+
+    Character references are kept as written. A negative size is the room that `out` would need.
+    """
+
+
+@compiled
+def page_blocks(html: U8, features: F32, places: I64, text: U8) -> int:
+    """Write features, places and texts of the blocks of a page, and return the number of blocks.
+
+    A negative number is the complement of the number of blocks: `features` or `text` is too small.
+    """
+
+
+@cache
+def default_model() -> BlockModel:
+    """Return the model that ships with Plinth."""
+    return read_model(MODEL)
+
+
+def read_model(path: Path) -> BlockModel:
+    """Return the model in a file.
+
+    Raises:
+        ValueError: the model was learned for another version of the features.
+    """
+    with np.load(path, allow_pickle=False) as stored:
+        if int(stored["version"]) != VERSION:
+            raise ValueError(f"{path.name} is of version {int(stored['version'])}, expected {VERSION}")
+        arrays: dict[str, Any] = {name: np.ascontiguousarray(stored[name]) for name in BlockModel._fields[:6]}
+        article, other = map(float, stored["limits"])
+        return BlockModel(**arrays, article=article, other=other)
+
+
+class BlockEngine:
+    """Main content of pages by a model. Reuses its memory from page to page."""
+
+    def __init__(self, model: BlockModel) -> None:
+        self._model = model
+        self._out: npt.NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
+
+    def __call__(self, html: str) -> tuple[str, str | None]:
+        """Return main content and title of a page."""
+        data = html.encode("utf-8", "replace")
+        view = np.frombuffer(data, np.uint8)
+        size, title_from, title_to = main_content(view, *self._model, self._out)
+        if size < 0:
+            self._out = np.empty(-size, np.uint8)
+            size, title_from, title_to = main_content(view, *self._model, self._out)
+        text = unescape(self._out[:size].tobytes().decode("utf-8", "replace"))
+        title = unescape(data[title_from:title_to].decode("utf-8", "replace"))
+        return text, " ".join(title.split()) or None

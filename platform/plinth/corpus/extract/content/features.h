@@ -1,0 +1,258 @@
+#pragma once
+/* Features of each block, by which the model tells main content from the rest. Only counts and exact quotients, so that
+   they are the same on every machine. Bump `VERSION` in `model.py` when they change: a model is learned for them. */
+#include "plinth/corpus/extract/content/page.h"
+
+enum { FEATURES = 164, LEVELS = 5, NEIGHBORS = 3, FAR = 12, NEAR_TEXT = 300, NEAR_HEADING = 120, PROSE = 80 };
+
+/* Facts of the page that all blocks share. */
+typedef struct {
+    float chars, prose, links;
+    int32_t tags[TAGS];
+    int32_t *before, *after; /* distance to the nearest block of prose */
+    int32_t heading;         /* first block of an `h1`, or -1 */
+} Facts;
+
+INLINE float ratio(double part, double whole) { return (float)(part / (whole + 1e-6)); }
+
+/* A sentence of some length that is not a link. */
+INLINE bool is_prose(const Block *block) {
+    return block->chars >= PROSE && block->link_chars * 3 < block->chars && block->stops > 0;
+}
+
+static void sum_elements(Page *page) {
+    Element *elements = page->elements;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        Block *block = &page->blocks[k];
+        Element *own = &elements[block->element];
+        own->chars += block->chars;
+        own->link_chars += block->link_chars;
+        own->commas += block->commas;
+        own->prose += is_prose(block) ? block->chars : 0;
+        own->blocks++;
+    }
+    for (int64_t k = page->element_count - 1; k > 0; k--) {
+        Element *own = &elements[k], *above = &elements[own->parent];
+        above->chars += own->chars;
+        above->link_chars += own->link_chars;
+        above->commas += own->commas;
+        above->prose += own->prose;
+        above->blocks += own->blocks;
+    }
+}
+
+/* Count how often the text of each block is on the page again. */
+static bool count_repeats(Page *page) {
+    int64_t room = 2;
+    while (room < 2 * page->block_count + 2) room *= 2;
+    int32_t *table = malloc((size_t)room * sizeof(int32_t));
+    if (!table) return false;
+    memset(table, -1, (size_t)room * sizeof(int32_t));
+    for (int64_t k = 0; k < page->block_count; k++) {
+        uint64_t hash = page->blocks[k].hash;
+        int64_t at = (int64_t)((hash ^ hash >> 29) & (uint64_t)(room - 1));
+        while (table[at] >= 0 && page->blocks[table[at]].hash != hash) at = (at + 1) & (room - 1);
+        if (table[at] < 0) table[at] = (int32_t)k;
+        else {
+            page->blocks[table[at]].repeats++;
+            page->blocks[k].repeats = 1;
+        }
+    }
+    free(table);
+    return true;
+}
+
+static bool read_facts(Page *page, Facts *facts) {
+    int64_t count = page->block_count;
+    memset(facts, 0, sizeof *facts);
+    sum_elements(page);
+    facts->chars = (float)page->elements[0].chars + 1.0f;
+    facts->prose = (float)page->elements[0].prose;
+    facts->links = (float)page->elements[0].link_chars / facts->chars;
+    facts->heading = -1;
+    for (int64_t k = 1; k < page->element_count; k++) facts->tags[page->elements[k].tag]++;
+    facts->before = malloc((size_t)(2 * count + 2) * sizeof(int32_t));
+    if (!facts->before || !count_repeats(page)) {
+        free(facts->before);
+        return false;
+    }
+    facts->after = facts->before + count;
+    int64_t last = -1000;
+    for (int64_t k = 0; k < count; k++) {
+        facts->before[k] = (int32_t)(k - last);
+        if (is_prose(&page->blocks[k])) last = k;
+        for (int32_t at = page->blocks[k].element; at > 0 && facts->heading < 0; at = page->elements[at].parent)
+            if (page->elements[at].tag == H1) facts->heading = (int32_t)k;
+    }
+    last = count + 1000;
+    for (int64_t k = count - 1; k >= 0; k--) {
+        facts->after[k] = (int32_t)(last - k);
+        if (is_prose(&page->blocks[k])) last = k;
+    }
+    return true;
+}
+
+#define PUT(value) *out++ = (float)(value)
+
+static float *text_features(const Page *page, const Block *block, float *out) {
+    double chars = block->chars, words = block->words + 1.0;
+    int64_t end = block->to - 1;
+    while (end > block->from && strchr("\"')", page->text[end])) end--;
+    uint8_t first = page->text[block->from], last = page->text[end];
+    PUT(block->chars);
+    PUT(block->words);
+    PUT(chars / words);
+    PUT(ratio(block->link_chars, chars));
+    PUT(block->links);
+    PUT(block->stops / words);
+    PUT(block->commas / words);
+    PUT(block->stops);
+    PUT(block->commas);
+    PUT(last == '.' || last == '!' || last == '?' ? 2 : last == ':' ? 1 : last >= 0x80 ? 3 : 0);
+    PUT(ratio(block->digits, chars));
+    PUT(block->capitals / words);
+    PUT(ratio(block->wide * 3, chars));
+    PUT(block->images);
+    PUT(block->repeats);
+    PUT(block->pre);
+    PUT(first >= 'A' && first <= 'Z' ? 1 : is_letter(first) ? 2 : first >= 0x80 ? 3 : is_digit(first) ? 4 : 0);
+    uint8_t counts[PHRASES] = {0};
+    text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_TEXT), counts);
+    for (int k = 0; k < PHRASES; k++) PUT(counts[k]);
+    return out;
+}
+
+static float *tag_features(int tag, float *out) {
+    PUT(tag == P);
+    PUT(tag == LI);
+    PUT(is_heading(tag) ? tag - H1 + 1 : 0);
+    PUT(tag == TD || tag == TH);
+    PUT(tag == DIV);
+    PUT(tag == BUTTON || tag == LABEL || tag == OPTION || tag == LEGEND || tag == SUMMARY);
+    PUT(tag == DD || tag == DT);
+    PUT(tag == FIGCAPTION || tag == CAPTION);
+    return out;
+}
+
+/* Distance to the nearest element above with each group of hints and each tag that tells; lists and tables above. */
+static float *ancestor_features(const Page *page, int32_t at, float *out) {
+    static const uint8_t telling[] = {NAV, HEADER, FOOTER, ASIDE, MAIN, ARTICLE, FORM, SECTION, FIGURE, BLOCKQUOTE, DIALOG, P};
+    enum { TELLING = sizeof telling };
+    int hints[HINTS], tags[TELLING], lists = 0, tables = 0;
+    for (int k = 0; k < HINTS; k++) hints[k] = FAR;
+    for (int k = 0; k < TELLING; k++) tags[k] = 20;
+    for (int level = 0; at > 0; at = page->elements[at].parent, level++) {
+        const Element *element = &page->elements[at];
+        for (uint32_t found = level < FAR ? element->hints : 0; found; found &= found - 1) {
+            int group = __builtin_ctz(found);
+            if (hints[group] > level) hints[group] = level;
+        }
+        int tag = element->tag == DETAILS ? DIALOG : element->tag;
+        for (int k = 0; k < TELLING; k++)
+            if (telling[k] == tag && tags[k] == 20) tags[k] = level < 19 ? level : 19;
+        lists += is_list(tag);
+        tables += tag == TABLE;
+    }
+    for (int k = 0; k < HINTS; k++) PUT(hints[k]);
+    for (int k = 0; k < TELLING; k++) PUT(tags[k]);
+    PUT(lists);
+    PUT(tables);
+    return out;
+}
+
+static float *container_features(const Page *page, const Facts *facts, int32_t at, float *out) {
+    PUT(page->elements[at].depth);
+    for (int level = 0; level < LEVELS; level++) {
+        const Element *element = &page->elements[at];
+        PUT(element->chars / facts->chars);
+        PUT(element->chars);
+        PUT(ratio(element->link_chars, element->chars));
+        PUT(element->blocks);
+        PUT(ratio(element->prose, element->chars));
+        PUT(ratio(element->commas, element->chars));
+        PUT(element->children);
+        PUT(facts->prose > 0 ? element->prose / facts->prose : -1);
+        if (element->parent >= 0) at = element->parent;
+    }
+    return out;
+}
+
+static float *neighbor_features(const Page *page, int64_t k, float *out) {
+    const Block *block = &page->blocks[k];
+    for (int64_t step = -NEIGHBORS; step <= NEIGHBORS; step++) {
+        if (!step) continue;
+        bool is_there = k + step >= 0 && k + step < page->block_count;
+        const Block *other = is_there ? block + step : NULL;
+        int tag = is_there ? page->elements[other->element].tag : 0;
+        int32_t parent = page->elements[block->element].parent;
+        PUT(is_there ? other->chars : -1);
+        PUT(is_there ? ratio(other->link_chars, other->chars) : -1);
+        PUT(!is_there ? -1 : tag == P ? 1 : is_heading(tag) ? 2 : tag == LI ? 3 : tag == TD ? 4 : 0);
+        PUT(!is_there ? -1 : other->element == block->element ? 2 : page->elements[other->element].parent == parent);
+    }
+    return out;
+}
+
+/* The heading above, whose words often say that related links or comments follow. */
+static float *heading_features(const Page *page, int64_t k, int64_t heading, float *out) {
+    uint8_t counts[PHRASES] = {0};
+    const Element *own = &page->elements[page->blocks[k].element], *above = NULL;
+    if (heading >= 0) {
+        const Block *block = &page->blocks[heading];
+        above = &page->elements[block->element];
+        text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_HEADING), counts);
+    }
+    PUT(above ? min_i64(k - heading, 30) : -1);
+    PUT(counts[W_SHARE] + counts[W_COMMENT] + counts[W_RELATED] + counts[W_NEWSLETTER] + counts[W_AD]);
+    PUT(counts[W_RELATED]);
+    PUT(above ? above->tag - H1 : -1);
+    PUT(!above ? 20 : above == own ? 0 : above->parent == own->parent ? 1 : above->depth - own->depth);
+    return out;
+}
+
+static float *page_features(const Page *page, const Facts *facts, int64_t k, float seen, float *out) {
+    int64_t count = page->block_count;
+    const int32_t *tags = facts->tags;
+    PUT((double)k / (double)count);
+    PUT(seen / facts->chars);
+    PUT(k);
+    PUT(count - k);
+    PUT(facts->before[k]);
+    PUT(facts->after[k]);
+    PUT(facts->heading < 0 ? -100000 : k - facts->heading);
+    PUT(facts->chars);
+    PUT(count);
+    PUT(facts->links);
+    PUT(facts->prose / facts->chars);
+    PUT(min_i64(tags[ARTICLE], 3));
+    PUT(tags[MAIN] > 0);
+    PUT(tags[P]);
+    PUT(tags[LI]);
+    PUT(tags[TABLE]);
+    PUT(tags[FORM]);
+    PUT(tags[PRE]);
+    PUT(page->kind);
+    return out;
+}
+
+/* Write the features of all blocks, [blocks, FEATURES]. False if memory ran out. */
+static bool write_features(Page *page, float *out) {
+    Facts facts;
+    if (!read_facts(page, &facts)) return false;
+    float seen = 0;
+    int64_t heading = -1;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        out = text_features(page, block, out);
+        out = tag_features(page->elements[block->element].tag, out);
+        out = ancestor_features(page, block->element, out);
+        out = container_features(page, &facts, block->element, out);
+        out = neighbor_features(page, k, out);
+        out = heading_features(page, k, heading, out);
+        out = page_features(page, &facts, k, seen, out);
+        if (is_heading(page->elements[block->element].tag)) heading = k;
+        seen += (float)block->chars;
+    }
+    free(facts.before);
+    return true;
+}

@@ -1,0 +1,591 @@
+#pragma once
+/* A page as blocks of text in a tree of elements, read in one pass over its HTML.
+
+   The tree has only elements that begin and end a block. What browsers repair is followed where pages rely on it: implied
+   ends of paragraphs, items and cells, end tags without a start, links that are never closed. Character references stay
+   as they are written, because only the text that is kept is worth resolving. Time and memory are linear in the page. */
+#include "plinth/corpus/extract/content/hints.h"
+
+enum { DEEPEST = 510, LONGEST_VALUE = 4096 };
+/* Attributes by which highlighters mark line numbers (Pygments, Rouge, SyntaxHighlighter). */
+static const char *const GUTTERS[] = {"linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number"};
+
+/* An element, and sums over its text and that of its descendants. */
+typedef struct {
+    int32_t parent, depth, children, first_block;
+    uint32_t hints;
+    uint8_t tag;
+    bool hidden, gutter, reversed, has_number;
+    char kind;      /* of an `ol` or its item: 1, a, A, i, I; n for no number */
+    int32_t number; /* `start` of an `ol`, `value` of an item */
+    int32_t chars, link_chars, blocks, prose, commas;
+} Element;
+
+/* A block of text, without white space around it, and counts of it. `hash` identifies the text up to case. */
+typedef struct {
+    int64_t from, to;
+    int32_t element, chars, link_chars, words, links, commas, stops, digits, capitals, wide, images, repeats;
+    uint64_t hash;
+    bool pre;
+} Block;
+
+typedef struct {
+    Element *elements;
+    Block *blocks;
+    uint8_t *text;
+    int64_t element_count, element_room, block_count, block_room, size, title_from, title_to;
+    int kind; /* of `og:type`: 1 article, 2 product, 3 website, 4 another */
+    bool failed;
+} Page;
+
+/* State of the reader: the block in progress, and the open elements. */
+typedef struct {
+    Page *page;
+    const uint8_t *html;
+    int64_t size;
+    Block block;
+    bool open, gap, in_word, link;
+    int breaks, depth, pre, link_depth;
+    int muted_tag, muted, muted_depth;     /* an inline element that no reader sees */
+    int64_t gutter_from, gutter_name_size; /* an inline element that may be a line number */
+    const uint8_t *gutter_name;
+    int32_t stack[DEEPEST + 2];
+    bool unclosed[TAGS]; /* no end tag follows */
+} Reader;
+
+/* Attributes of a start tag. */
+typedef struct {
+    uint32_t hints;
+    bool hidden, undisplayed, unseen, gutter, link, reversed, has_number, is_kind, empty;
+    char list_kind;
+    int32_t number;
+    int kind;
+} Attributes;
+
+static void free_page(Page *page) {
+    free(page->elements);
+    free(page->blocks);
+    free(page->text);
+}
+
+static int32_t add_element(Page *page, int32_t parent, int tag, const Attributes *attributes) {
+    if (page->element_count == page->element_room) {
+        Element *grown = realloc(page->elements, (size_t)page->element_room * 2 * sizeof(Element));
+        if (!grown) {
+            page->failed = true;
+            return parent;
+        }
+        page->elements = grown;
+        page->element_room *= 2;
+    }
+    Element *element = &page->elements[page->element_count];
+    memset(element, 0, sizeof *element);
+    element->parent = parent;
+    element->tag = (uint8_t)tag;
+    element->first_block = (int32_t)page->block_count;
+    if (parent >= 0) {
+        Element *above = &page->elements[parent];
+        element->depth = above->depth + 1;
+        above->children++;
+        element->hints = attributes->hints;
+        element->hidden = attributes->hidden || above->hidden;
+        element->gutter = attributes->gutter;
+        element->reversed = attributes->reversed;
+        element->has_number = attributes->has_number;
+        element->number = attributes->number;
+        element->kind = attributes->list_kind;
+    }
+    return (int32_t)page->element_count++;
+}
+
+INLINE Element *top(Reader *reader) { return &reader->page->elements[reader->stack[reader->depth - 1]]; }
+
+/* End the block in progress. A block without characters is dropped. */
+static void end_block(Reader *reader) {
+    Page *page = reader->page;
+    if (reader->open) {
+        Block *block = &reader->block;
+        while (page->size > block->from && is_space(page->text[page->size - 1])) page->size--;
+        while (block->pre && block->from < page->size && page->text[block->from] == '\n') block->from++;
+        block->to = page->size;
+        if (block->chars > 0 && page->block_count == page->block_room) {
+            Block *grown = realloc(page->blocks, (size_t)page->block_room * 2 * sizeof(Block));
+            if (grown) {
+                page->blocks = grown;
+                page->block_room *= 2;
+            } else page->failed = true;
+        }
+        if (block->chars > 0 && !page->failed) page->blocks[page->block_count++] = *block;
+    }
+    reader->open = reader->gap = reader->in_word = false;
+    reader->breaks = 0;
+    reader->gutter_name = NULL;
+}
+
+static void begin_block(Reader *reader) {
+    if (reader->open) return;
+    memset(&reader->block, 0, sizeof reader->block);
+    reader->block.from = reader->page->size;
+    reader->block.element = reader->stack[reader->depth - 1];
+    reader->block.hash = 1469598103934665603u;
+    reader->block.pre = reader->pre > 0;
+    reader->open = true;
+    reader->gap = reader->in_word = false;
+}
+
+INLINE void put(Reader *reader, uint8_t c) { reader->page->text[reader->page->size++] = c; }
+
+/* Add a character's first or further byte, which is not white space, to the block's text and counts. */
+INLINE void add_byte(Reader *reader, const uint8_t *at, const uint8_t *end) {
+    Block *block = &reader->block;
+    uint8_t c = *at;
+    put(reader, c);
+    if ((c & 0xC0) != 0x80) {
+        block->chars++;
+        block->link_chars += reader->link;
+    }
+    block->hash = (block->hash ^ lower(c)) * 1099511628211u;
+    if (!reader->in_word && (is_letter(c) || is_digit(c) || c >= 0x80)) {
+        reader->in_word = true;
+        block->words++;
+    }
+    if (c == ',') block->commas++;
+    else if (c == '.' || c == '!' || c == '?') block->stops++;
+    else if (is_digit(c)) block->digits++;
+    else if (c >= 'A' && c <= 'Z') block->capitals++;
+    else if (c >= 0xE0) {
+        block->wide++;
+        if (end - at < 3) return;
+        if (c == 0xE3 && at[1] == 0x80) { /* 、 and 。 */
+            block->commas += at[2] == 0x81;
+            block->stops += at[2] == 0x82;
+        } else if (c == 0xEF && at[1] == 0xBC) block->commas += at[2] == 0x8C; /* ， */
+    }
+}
+
+/* Bytes of the white space that begins here: 0 if there is none. No-break spaces count. */
+INLINE int64_t space_at(const uint8_t *at, const uint8_t *end) {
+    if (is_space(*at)) return 1;
+    if (*at == 0xC2 && end - at > 1 && at[1] == 0xA0) return 2;
+    return *at == '&' && end - at > 5 && !memcmp(at, "&nbsp;", 6) ? 6 : 0;
+}
+
+static void add_text(Reader *reader, int64_t from, int64_t to) {
+    if (reader->muted || top(reader)->hidden) return;
+    const uint8_t *at = reader->html + from, *end = reader->html + to;
+    if (reader->pre) begin_block(reader);
+    while (at < end) {
+        int64_t space = space_at(at, end);
+        if (space) {
+            if (!reader->pre) reader->gap = reader->open;
+            else if (*at != '\r') put(reader, is_space(*at) ? *at : ' ');
+            reader->in_word = false;
+            at += space;
+            continue;
+        }
+        begin_block(reader);
+        if (reader->breaks >= 2) { /* an empty line, as old pages end paragraphs */
+            end_block(reader);
+            begin_block(reader);
+        } else if (reader->breaks) put(reader, '\n');
+        else if (reader->gap) {
+            put(reader, ' ');
+            reader->block.chars++;
+            reader->block.link_chars += reader->link;
+        }
+        reader->breaks = 0;
+        reader->gap = false;
+        add_byte(reader, at++, end);
+    }
+}
+
+/* End a line of preformatted text. */
+static void end_line(Reader *reader) {
+    if (reader->open && reader->page->size > reader->block.from && reader->page->text[reader->page->size - 1] != '\n')
+        put(reader, '\n');
+}
+
+static bool only_digits(const uint8_t *text, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; i++)
+        if (!is_digit(text[i]) && !is_space(text[i])) return false;
+    return true;
+}
+
+static void close_element(Reader *reader) {
+    Page *page = reader->page;
+    end_block(reader);
+    Element *element = top(reader);
+    if (element->tag == PRE) reader->pre--;
+    if (element->gutter) {
+        bool numbers = true;
+        for (int64_t k = element->first_block; k < page->block_count; k++)
+            numbers &= only_digits(page->text, page->blocks[k].from, page->blocks[k].to);
+        if (numbers) page->block_count = element->first_block;
+    }
+    reader->depth--;
+    if (reader->depth < reader->link_depth) reader->link = false;
+    if (reader->depth < reader->muted_depth) reader->muted = 0;
+}
+
+static void close_down_to(Reader *reader, int depth) {
+    while (reader->depth > depth) close_element(reader);
+}
+
+INLINE int tag_at(Reader *reader, int depth) { return reader->page->elements[reader->stack[depth]].tag; }
+
+/* Close the nearest open element with one of three tags, if no element with the tag `bar` is between. */
+static void close_nearest(Reader *reader, int a, int b, int c, int bar) {
+    for (int k = reader->depth - 1; k > 0; k--) {
+        int tag = tag_at(reader, k);
+        if (tag == a || tag == b || tag == c) {
+            close_down_to(reader, k);
+            return;
+        }
+        if (tag == bar || tag == TABLE || (bar == UL && is_list(tag))) return;
+    }
+}
+
+/* Close the elements that the start of another ends. */
+static void close_implied(Reader *reader, int tag) {
+    if (ends_paragraph(tag))
+        for (int k = reader->depth - 1; k > 0 && (tag_at(reader, k) == P || tag_at(reader, k) == LABEL); k--)
+            if (tag_at(reader, k) == P) {
+                close_down_to(reader, k);
+                break;
+            }
+    switch (tag) {
+        case LI: close_nearest(reader, LI, LI, LI, UL); break;
+        case DT: case DD: close_nearest(reader, DT, DD, DD, DL); break;
+        case TD: case TH: close_nearest(reader, TD, TH, TH, TR); break;
+        case TR: close_nearest(reader, TR, CAPTION, CAPTION, TABLE); break;
+        case TBODY: case THEAD: case TFOOT: close_nearest(reader, TBODY, THEAD, TFOOT, TABLE); break;
+        case OPTION: close_nearest(reader, OPTION, OPTION, OPTION, OPTGROUP); break;
+        default:
+            if (is_heading(tag) && is_heading(top(reader)->tag)) close_element(reader);
+    }
+}
+
+INLINE bool in_table(int tag) {
+    return tag == TABLE || tag == TBODY || tag == THEAD || tag == TFOOT || tag == TR || tag == TD || tag == TH;
+}
+
+/* Close what an end tag ends. An end tag without a start ends the block in progress. */
+static void close_tag(Reader *reader, int tag) {
+    for (int k = reader->depth - 1; k > 0; k--) {
+        int open = tag_at(reader, k);
+        if (open == tag || (is_heading(open) && is_heading(tag))) {
+            close_down_to(reader, k);
+            return;
+        }
+        bool barred = open == TD || open == TH || open == TABLE;
+        if ((barred && !in_table(tag) && tag != BODY) || (tag == LI && is_list(open))) return;
+    }
+    end_block(reader);
+}
+
+static bool contains(const uint8_t *text, int64_t size, const char *word) {
+    int64_t length = (int64_t)strlen(word);
+    for (int64_t i = 0; i + length <= size; i++)
+        if (equals(text + i, length, word)) return true;
+    return false;
+}
+
+static bool is_gutter(const uint8_t *value, int64_t size) {
+    for (int64_t from = 0, to; from < size; from = to + 1) {
+        for (to = from; to < size && !is_space(value[to]); to++) continue;
+        for (size_t k = 0; k < sizeof GUTTERS / sizeof GUTTERS[0]; k++)
+            if (equals(value + from, to - from, GUTTERS[k])) return true;
+    }
+    return false;
+}
+
+/* Read an integer of at most nine digits as browsers do; False if there is none. */
+static bool read_integer(const uint8_t *text, int64_t size, int32_t *number) {
+    int64_t i = 0, sign = 1, value = 0;
+    while (i < size && is_space(text[i])) i++;
+    if (i < size && (text[i] == '-' || text[i] == '+')) sign = text[i++] == '-' ? -1 : 1;
+    int64_t from = i;
+    while (i < size && i - from < 9 && is_digit(text[i])) value = 10 * value + (text[i++] - '0');
+    *number = (int32_t)(sign * value);
+    return i > from;
+}
+
+/* Kind of numbers in a `list-style` property; 0 if there is none. */
+static char style_kind(const uint8_t *value, int64_t size) {
+    if (!contains(value, size, "list-style")) return 0;
+    if (contains(value, size, "lower-alpha") || contains(value, size, "lower-latin")) return 'a';
+    if (contains(value, size, "upper-alpha") || contains(value, size, "upper-latin")) return 'A';
+    if (contains(value, size, "lower-roman")) return 'i';
+    if (contains(value, size, "upper-roman")) return 'I';
+    return contains(value, size, "decimal") ? '1' : contains(value, size, "none") ? 'n' : 0;
+}
+
+static uint32_t role_hints(const uint8_t *value, int64_t size) {
+    static const Hint roles[] = {{"navigation", H_NAV}, {"main", H_CONTENT}, {"contentinfo", H_FOOTER},
+                                 {"complementary", H_SIDE}, {"dialog", H_COOKIE}, {"banner", H_HEADER}};
+    for (size_t k = 0; k < sizeof roles / sizeof roles[0]; k++)
+        if (equals(value, size, roles[k].word)) return 1u << roles[k].group;
+    return 0;
+}
+
+static void read_attribute(Attributes *found, int tag, const uint8_t *name, int64_t size, const uint8_t *value, int64_t length) {
+    switch (lower(name[0])) {
+        case 'a':
+            if (equals(name, size, "aria-hidden") && equals(value, length, "true")) {
+                found->hints |= 1u << H_HIDDEN;
+                found->unseen = true;
+            }
+            break;
+        case 'c':
+            if (equals(name, size, "class")) {
+                found->hints |= class_hints(value, length);
+                found->gutter |= is_gutter(value, length);
+            } else if (tag == META && equals(name, size, "content"))
+                found->kind = contains(value, length, "article")   ? 1
+                              : contains(value, length, "product") ? 2
+                              : contains(value, length, "website") ? 3
+                                                                   : 4;
+            break;
+        case 'h':
+            if (equals(name, size, "href")) found->link = true;
+            if (equals(name, size, "hidden")) found->hidden = true;
+            break;
+        case 'i':
+            if (equals(name, size, "id")) found->hints |= class_hints(value, length);
+            if (equals(name, size, "itemprop") && contains(value, length, "articlebody"))
+                found->hints |= 1u << H_BODY | 1u << H_ARTICLE;
+            break;
+        case 'p':
+            if (tag == META && equals(name, size, "property")) found->is_kind = equals(value, length, "og:type");
+            break;
+        case 'r':
+            if (equals(name, size, "role")) found->hints |= role_hints(value, length);
+            if (equals(name, size, "reversed")) found->reversed = true;
+            break;
+        case 's':
+            if (equals(name, size, "style")) {
+                if (contains(value, length, "display:none") || contains(value, length, "display: none")) {
+                    found->hints |= 1u << H_HIDDEN; /* often the inactive tab of a page's own text */
+                    found->undisplayed = true;
+                }
+                char kind = tag == OL || tag == LI ? style_kind(value, length) : 0;
+                if (kind) found->list_kind = kind;
+            } else if (tag == OL && equals(name, size, "start")) found->has_number = read_integer(value, length, &found->number);
+            break;
+        case 't':
+            if ((tag == OL || tag == LI) && !found->list_kind && equals(name, size, "type") && length == 1 &&
+                strchr("1aAiI", value[0]))
+                found->list_kind = (char)value[0];
+            break;
+        case 'v':
+            if (tag == LI && equals(name, size, "value")) found->has_number = read_integer(value, length, &found->number);
+            break;
+        default: break;
+    }
+}
+
+/* Read the attributes from `i` on; return the position after the tag. */
+static int64_t read_attributes(const uint8_t *html, int64_t i, int64_t size, int tag, Attributes *found) {
+    while (i < size && html[i] != '>') {
+        found->empty = html[i] == '/';
+        if (is_space(html[i]) || html[i] == '/') {
+            i++;
+            continue;
+        }
+        int64_t name = i, value = 0, length = 0;
+        i++; /* `=` may begin a name */
+        while (i < size && !is_space(html[i]) && html[i] != '=' && html[i] != '>' && html[i] != '/') i++;
+        int64_t end = i, next = i;
+        while (next < size && is_space(html[next])) next++;
+        if (next < size && html[next] == '=') {
+            next++;
+            while (next < size && is_space(html[next])) next++;
+            if (next < size && (html[next] == '"' || html[next] == '\'')) {
+                value = next + 1;
+                const uint8_t *quote = value < size ? memchr(html + value, html[next], (size_t)(size - value)) : NULL;
+                length = (quote ? quote - html : size) - value;
+                i = min_i64(size, value + length + 1);
+            } else {
+                for (value = i = next; i < size && !is_space(html[i]) && html[i] != '>'; i++) continue;
+                length = i - value;
+            }
+        }
+        if (length <= LONGEST_VALUE) read_attribute(found, tag, html + name, end - name, html + value, length);
+    }
+    return min_i64(size, i + 1);
+}
+
+/* Position after the next `>`, or the end. */
+static int64_t after_bracket(const uint8_t *html, int64_t i, int64_t size) {
+    const uint8_t *found = i < size ? memchr(html + i, '>', (size_t)(size - i)) : NULL;
+    return found ? found - html + 1 : size;
+}
+
+/* Position after a comment whose text begins at `i`, or the end. */
+static int64_t after_comment(const uint8_t *html, int64_t i, int64_t size) {
+    while (i < size) {
+        const uint8_t *found = memchr(html + i, '>', (size_t)(size - i));
+        if (!found) break;
+        i = found - html + 1;
+        if (html[i - 2] == '-' && html[i - 3] == '-') return i;
+    }
+    return size;
+}
+
+/* Position of an element's end tag from `i` on, or `size`. */
+static int64_t end_tag(const uint8_t *html, int64_t i, int64_t size, int tag) {
+    int64_t length = (int64_t)strlen(TAG_NAMES[tag]);
+    while (i < size) {
+        const uint8_t *found = memchr(html + i, '<', (size_t)(size - i));
+        if (!found) break;
+        i = found - html;
+        if (i + 2 + length <= size && html[i + 1] == '/' && equals(html + i + 2, length, TAG_NAMES[tag]) &&
+            (i + 2 + length == size || !is_letter(html[i + 2 + length])))
+            return i;
+        i++;
+    }
+    return size;
+}
+
+/* Skip an element that has no text of the page; return the position after it. An element without an end is left. */
+static int64_t skip_element(Reader *reader, int64_t i, int tag) {
+    if (reader->unclosed[tag]) return i;
+    int64_t end = end_tag(reader->html, i, reader->size, tag);
+    if (end == reader->size && tag != SCRIPT && tag != STYLE && tag != TITLE) {
+        reader->unclosed[tag] = true;
+        return i;
+    }
+    if (tag == TITLE && !reader->page->title_to) {
+        reader->page->title_from = i;
+        reader->page->title_to = end;
+    }
+    return after_bracket(reader->html, end, reader->size);
+}
+
+static bool is_void(const uint8_t *name, int64_t size) {
+    static const char *const voids[] = {"area", "base", "col", "embed", "img", "input", "link", "meta", "param",
+                                        "source", "track", "wbr"};
+    for (size_t k = 0; k < sizeof voids / sizeof voids[0]; k++)
+        if (equals(name, size, voids[k])) return true;
+    return false;
+}
+
+static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t size, const Attributes *found) {
+    if (tag == A) {
+        reader->link = found->link;
+        reader->link_depth = reader->depth;
+        if (reader->open) reader->block.links++;
+    } else if (tag == IMG && reader->open) reader->block.images++;
+    if (found->empty || is_void(name, size)) return;
+    if (found->hidden || found->undisplayed || found->unseen) {
+        reader->muted = 1;
+        reader->muted_tag = tag;
+        reader->muted_depth = reader->depth;
+        reader->gutter_name = name;
+        reader->gutter_name_size = size;
+    } else if (found->gutter) {
+        begin_block(reader);
+        reader->gutter_from = reader->page->size;
+        reader->gutter_name = name;
+        reader->gutter_name_size = size;
+    }
+}
+
+/* Follow a muted element or a line number to its end. */
+static void end_inline(Reader *reader, int tag, const uint8_t *name, int64_t size) {
+    if (tag == A) reader->link = false;
+    if (!reader->gutter_name || size != reader->gutter_name_size || memcmp(name, reader->gutter_name, (size_t)size)) return;
+    if (reader->muted) {
+        if (--reader->muted == 0) reader->gutter_name = NULL;
+        return;
+    }
+    Page *page = reader->page;
+    if (reader->open && only_digits(page->text, reader->gutter_from, page->size)) page->size = reader->gutter_from;
+    reader->gutter_name = NULL;
+}
+
+static void start_block(Reader *reader, int tag, const Attributes *found) {
+    if (reader->pre && (tag == DIV || tag == P || tag == LI || tag == TR)) {
+        end_line(reader);
+        return;
+    }
+    close_implied(reader, tag);
+    end_block(reader);
+    if (reader->depth > DEEPEST) return;
+    reader->stack[reader->depth] = add_element(reader->page, reader->stack[reader->depth - 1], tag, found);
+    reader->depth++;
+    reader->pre += tag == PRE;
+}
+
+/* Read the tag at `i`; return the position after it. */
+static int64_t read_tag(Reader *reader, int64_t i) {
+    const uint8_t *html = reader->html;
+    int64_t size = reader->size, from = i;
+    uint8_t c = html[i + 1];
+    if (c == '!' && i + 3 < size && html[i + 2] == '-' && html[i + 3] == '-') return after_comment(html, i + 4, size);
+    if (c == '!' || c == '?') return after_bracket(html, i, size);
+    bool end = c == '/';
+    i += 1 + end;
+    if (i >= size || !is_letter(html[i])) {
+        if (end) return after_bracket(html, from, size);
+        add_text(reader, from, from + 1);
+        return from + 1;
+    }
+    const uint8_t *name = html + i;
+    while (i < size && !is_space(html[i]) && html[i] != '>' && html[i] != '/') i++;
+    int64_t length = html + i - name;
+    int tag = tag_of(name, min_i64(length, 64));
+    Attributes found = {0};
+    i = read_attributes(html, i, size, tag, &found);
+    if (end) {
+        if (!is_block(tag)) end_inline(reader, tag, name, length);
+        else if (reader->pre && (tag == DIV || tag == P || tag == LI || tag == TR)) end_line(reader);
+        else close_tag(reader, tag);
+        return i;
+    }
+    if (reader->muted && reader->gutter_name && length == reader->gutter_name_size && !found.empty &&
+        !memcmp(name, reader->gutter_name, (size_t)length))
+        reader->muted++;
+    else if (is_skipped(tag)) return found.empty && tag == SVG ? i : skip_element(reader, i, tag);
+    else if (tag == BR) {
+        reader->in_word = false;
+        if (reader->pre && reader->open) put(reader, '\n');
+        else reader->breaks += reader->open;
+    } else if (tag == HR || tag == HTML || tag == BODY) end_block(reader);
+    else if (tag == META && found.is_kind) reader->page->kind = found.kind;
+    else if (is_block(tag)) start_block(reader, tag, &found);
+    else if (!reader->muted) start_inline(reader, tag, name, length, &found);
+    return i;
+}
+
+/* Read a page. On return, `page->failed` is True if memory ran out. */
+static void read_page(Page *page, const uint8_t *html, int64_t size) {
+    index_all_hints();
+    memset(page, 0, sizeof *page);
+    page->element_room = 512;
+    page->block_room = 256;
+    page->elements = malloc((size_t)page->element_room * sizeof(Element));
+    page->blocks = malloc((size_t)page->block_room * sizeof(Block));
+    page->text = malloc((size_t)(2 * size + 64));
+    Reader *reader = calloc(1, sizeof(Reader));
+    page->failed = !page->elements || !page->blocks || !page->text || !reader;
+    if (page->failed) {
+        free(reader);
+        return;
+    }
+    reader->page = page;
+    reader->html = html;
+    reader->size = size;
+    reader->stack[0] = add_element(page, -1, HTML, NULL);
+    reader->depth = 1;
+    for (int64_t i = 0; i < size && !page->failed;) {
+        const uint8_t *found = memchr(html + i, '<', (size_t)(size - i));
+        int64_t next = found ? found - html : size;
+        if (next > i) add_text(reader, i, next);
+        if (next >= size - 1) break;
+        i = read_tag(reader, next);
+    }
+    close_down_to(reader, 1);
+    end_block(reader);
+    free(reader);
+}

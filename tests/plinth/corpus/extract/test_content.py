@@ -1,0 +1,171 @@
+"""The engine `blocks`: lists, tables and terms that it keeps, text that it drops, and pages that are broken."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plinth.corpus.extract.content.engine import (
+    FEATURES,
+    BlockEngine,
+    BlockModel,
+    default_model,
+    main_content,
+    page_blocks,
+    read_model,
+)
+from tests.plinth.corpus.extract.test_lists import NUMBERS
+
+FIRST = (
+    "The keeper of the mill writes down every sack of grain that a farmer brings, and weighs it twice before the "
+    "stones begin to turn."
+)
+SECOND = (
+    "In the evening the books are read aloud in the inn. Everyone who has an account may ask for a correction, and "
+    "most of them do so with a smile."
+)
+THIRD = (
+    "When winter comes, the river freezes and the wheel stands still for weeks. The children skate past it, and the "
+    "keeper repairs what the summer has broken."
+)
+#: A model that keeps everything: one leaf above any limit.
+ALL = BlockModel(
+    np.array([-1], np.int32), *[np.empty(0, np.int32)] * 2, np.empty(0, np.uint8), np.empty(0, np.float32),
+    np.array([9.0], np.float32), 0.0, 0.0,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def extract() -> BlockEngine:
+    return BlockEngine(default_model())
+
+
+@pytest.fixture(scope="module")
+def keep_all() -> BlockEngine:
+    return BlockEngine(ALL)
+
+
+def between(extract: BlockEngine, inside: str) -> str:
+    """Text that the engine writes between two paragraphs of an article."""
+    head, nav = "<head><title>T</title></head>", '<nav><a href="/">Home</a> <a href="/b">Blog</a></nav>'
+    article = f"<article><p>{FIRST}</p>{inside}<p>{SECOND}</p><p>{THIRD}</p></article>"
+    text = extract(f"<!doctype html><html>{head}<body>{nav}{article}<footer>Imprint</footer></body></html>")[0]
+    before, found, after = text.partition(f"\n\n{SECOND}\n\n{THIRD}")
+    assert before.startswith(FIRST), text
+    assert (bool(found), after) == (True, "")
+    return before.removeprefix(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        ("", ""),
+        ("<ul><li>Rye from the north field<li>Barley</ul>", "\n\n  • Rye from the north field\n  • Barley"),
+        ("<ol start=3><li>x<li>y</ol>", "\n\n  3. x\n  4. y"),
+        (
+            "<ul><li>Grain<ul><li><a href=a>Rye</a><li>Oats<ol type=a><li>white<li>black</ol></ul></ul>",
+            "\n\n  • Grain\n    • Rye\n    • Oats\n      a. white\n      b. black",
+        ),
+        (
+            "<ul><li><li><img src=x><li><p>First.<p>Second.<li>\n<b>Bold</b> text\n</ul>",
+            "\n\n  • First.\n\n    Second.\n  • Bold text",
+        ),
+        ("<table><tr><th>Name<th>Value<tr><td>a<td>1<tr><td>b<td>2</table>", "\n\nName\tValue\na\t1\nb\t2"),
+        ("<dl><dt>Rye<dd>A grain that keeps.</dl>", "\n\nRye\nA grain that keeps."),
+        ("<pre>\n  if x:\n\n      y\n</pre>", "\n\n  if x:\n\n      y"),
+        ("<script>let secret = '<p>secret</p>'</script><template><p>secret</template>", ""),
+        ("<div hidden><p>secret</p></div><span style='display: none'>secret</span>", ""),
+    ],
+)
+def test_what_stands_among_prose_is_written_as_a_reader_sees_it(
+    extract: BlockEngine, inside: str, expected: str
+) -> None:
+    assert between(extract, inside) == expected
+
+
+@pytest.mark.parametrize(("markup", "labels"), NUMBERS)
+def test_numbers_are_those_that_a_browser_shows(extract: BlockEngine, markup: str, labels: str) -> None:
+    items = [line.strip() for line in between(extract, f"{markup}</ol>").split("\n") if line.strip().endswith("x")]
+    assert " ".join(item.removesuffix("x").strip() for item in items).strip() == labels
+
+
+@pytest.mark.parametrize(
+    ("html", "blocks"),
+    [
+        ("<p>one<p>two<div>three</div>four", ["one", "two", "three", "four"]),
+        ("a<br>b<br><br>c", ["a\nb", "c"]),
+        ("<b>a <i>b</b> c</i> d", ["a b c d"]),
+        ("x &lt; y &amp;&nbsp;z", ["x < y & z"]),
+        ("a < b and c <3 d", ["a < b and c <3 d"]),
+        ("<!-- a > b --><p>c</p><!--", ["c"]),
+        ("<p title='a > b'>c</p><p title=\"unclosed>d", ["c"]),
+        ("</div></p>a</td></li>b", ["a", "b"]),
+        ("<table><tr><td>a</td></tr></table></div><p>b", ["a", "b"]),
+        ("<img hidden><input style='display:none'>a", ["a"]),
+        ("<textarea>no</textarea><select><option>no</select><svg><text>no</text></svg>a", ["a"]),
+        ("<svg><p>a", ["a"]),
+        ("<my-card>a</my-card>b<unknown>c</unknown>", ["a", "bc"]),
+        ("<h1>a</h2>b", ["a", "b"]),
+    ],
+)
+def test_blocks_of_broken_pages(keep_all: BlockEngine, html: str, blocks: list[str]) -> None:
+    assert [line.strip() for line in keep_all(html)[0].split("\n\n")] == blocks
+
+
+def test_the_title_is_the_first_and_resolved(extract: BlockEngine) -> None:
+    assert extract("<title> A &amp;\n B </title><svg><title>no</title></svg>")[1] == "A & B"
+    assert extract("<p>none</p>")[1] is None
+
+
+def test_a_page_is_written_into_any_room(keep_all: BlockEngine) -> None:
+    html = "<ul><li>x" * 400
+    data, model = np.frombuffer(html.encode(), np.uint8), tuple(ALL)
+    room = -main_content(data, *model, np.empty(0, np.uint8))[0]
+    assert room > 0
+    assert main_content(data, *model, np.empty(room - 1, np.uint8))[0] == -room
+    out = np.empty(room, np.uint8)
+    size = main_content(data, *model, out)[0]
+    assert out[:size].tobytes().decode().rstrip() == BlockEngine(ALL)(html)[0].rstrip()
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    ["<div>", "<p>a", "<svg>", "<template><svg>", "<a href=x>", "<ul><li>a", "<table><tr><td>a", "</div>", "<!--",
+     "<p class='x ", "<span hidden>", "<pre>a", "<i class=lineno>1"],
+)  # fmt: skip
+def test_time_is_linear_in_the_page(keep_all: BlockEngine, repeated: str) -> None:
+    """Work per byte at 16 times the size is at most a few times that of the smaller page; a loop over what came before
+    would be 16 times."""
+
+    def seconds(count: int) -> float:
+        html = repeated * count
+        runs = []
+        for _ in range(3):
+            begun = time.process_time()
+            keep_all(html)
+            runs.append(time.process_time() - begun)
+        return min(runs) / count
+
+    assert seconds(32_000) < 6 * max(seconds(2_000), 2e-7)
+
+
+def test_features_are_exact_and_the_same_every_time() -> None:
+    html = np.frombuffer(f"<p>{FIRST}</p><p><a href=x>Read more</a></p>".encode(), np.uint8)
+    places, text = np.empty((2, 2), np.int64), np.empty(html.size * 2, np.uint8)
+    rows = np.empty((2, 2, FEATURES), np.float32)
+    for features in rows:
+        assert page_blocks(html, features, places, text) == 2
+    assert (rows[0] == rows[1]).all()
+    chars, link_share = rows[0][:, 0], rows[0][:, 3]
+    assert chars.tolist() == [len(FIRST), len("Read more")]
+    assert link_share.round(3).tolist() == [0.0, 1.0]
+    assert page_blocks(html, rows[0][:1], places[:1], text) == -3
+
+
+def test_a_model_of_another_version_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "model.npz", version=np.int64(99))
+    with pytest.raises(ValueError, match=r"model\.npz is of version 99, expected 1"):
+        read_model(tmp_path / "model.npz")
