@@ -328,8 +328,8 @@ def _prove(ctx: Context, as_json: bool) -> None:
     epilog=examples(
         "plinth release anchor --rekor https://rekor.example --log-key log.pub  pin the key, submit",
         "plinth release anchor --rekor https://rekor.example                    from a daily job",
-        "plinth release anchor                                                  verify all anchors offline",
-        "plinth release anchor --entry kept/00003.json                         also a copy kept elsewhere",
+        "plinth release anchor                                                  verify every anchor",
+        "plinth release anchor --entry kept/00003.json                          verify a copy, too",
     )
 )
 @shared
