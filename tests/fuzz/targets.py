@@ -7,6 +7,7 @@ slow, obvious reference. Everything else is a finding.
 from __future__ import annotations
 
 import hashlib
+import string
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.corpus.documents.normalize import normalize
+from plinth.corpus.extract.content.engine import BlockEngine
 from plinth.corpus.lists import numbered_lines
 from plinth.corpus.policy.expressions import parse
 from plinth.corpus.sources.parameters import Normalisation, Source, Terms
@@ -28,9 +30,12 @@ from plinth_text import scoring, similarity
 from plinth_text.rules import c4, fineweb, gopher
 from plinth_text.unicode import utf8
 from tests.fuzz import columns
+from tests.plinth.corpus.extract.test_content import ALL
 from tests.plinth_text.folding import fold_text
 
 MAX_RECORD = 2**20
+#: Characters that the engine writes between and before blocks.
+LABELS = " \n\t•.-0123456789" + string.ascii_letters
 
 
 @contextmanager
@@ -75,6 +80,15 @@ def zstandard(data: bytes) -> None:
 def parquet(data: bytes) -> None:
     """Any bytes between the marks of Parquet."""
     _read(b"PAR1" + data + b"PAR1", "parquet", "a.parquet")
+
+
+def page(data: bytes) -> None:
+    """Any bytes as a page: the same text every time, of characters that the page has, and labels of items."""
+    extract = BlockEngine(ALL)
+    html = data.decode("utf-8", "replace")
+    text, title = extract(html)
+    assert (text, title) == extract(html)
+    assert "&" in html or set(text) <= {*html, *LABELS}
 
 
 def recipe(data: bytes) -> None:
@@ -150,7 +164,7 @@ def text_columns(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
-        warc, warc_gzip, jsonl, zstandard, parquet, recipe, policy, lists, normal_form, kernels, text_columns,
+        warc, warc_gzip, jsonl, zstandard, parquet, page, recipe, policy, lists, normal_form, kernels, text_columns,
     )
 }  # fmt: skip
 
@@ -166,6 +180,11 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
     "jsonl": (b'{"text": "a"}\n{"text": 3}\n[]\n{"text"', b"\xff\xfe{\x00", b'{"text": "\\ud800"}\n', b"[" * 5000),
     "zstandard": (b"\x00\x00", b"\x24\x00\x01\x00\x00"),
     "parquet": (b"", b"\x15\x04" * 20),
+    "page": (
+        b"<title>t</title><p>a <b>b<p hidden>c</p><ul><li>d<ol type=i start=3><li>e</ul><pre>\n f\n</pre>",
+        b"<table><tr><td>1<td>2<tr><th>3</table></div><dl><dt>a<dd>b</dl><br><br>x &nbsp; y",
+        b"<!--<a href='x\xff<svg></td></p><img style=display:none><span class=lineno>1</span>\xe3\x80\x82",
+    ),
     "recipe": (b"a: &a [*a]\n", b"x: !!python/object/apply:os.system [id]\n", b"\x00", b"a: 1\na: 2\n", b"- " * 3000),
     "policy": (b"a.b < 3 and not (a.c in ['x'])", b"(" * 2000, b"a.b < 1e999", b"__import__('os')"),
     "lists": (b"# words\none\ntwo\n", b"\x1f\x8b\x08", b"\xff", b"x" * 5000),

@@ -1,6 +1,6 @@
 #pragma once
 /* Features of each block, by which the model tells main content from the rest. Only counts and exact quotients, so that
-   they are the same on every machine. Bump `VERSION` in `model.py` when they change: a model is learned for them. */
+   they are the same on every machine. Bump `VERSION` in `engine.py` when they change: a model is learned for them. */
 #include "plinth/corpus/extract/content/page.h"
 
 enum { FEATURES = 164, LEVELS = 5, NEIGHBORS = 3, FAR = 12, NEAR_TEXT = 300, NEAR_HEADING = 120, PROSE = 80 };
