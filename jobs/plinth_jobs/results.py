@@ -132,7 +132,7 @@ def _headline(about: Subject) -> tuple[report.Fact, ...]:
     facts = []
     if about.funnel:
         total = about.funnel.stats["total"]
-        facts.append(report.Fact(label="documents in", value=f"{total['stages'][0]['documents_in']:,}"))
+        facts.append(report.Fact(label="records in", value=f"{total['stages'][0]['documents_in']:,}"))
         kept = "documents kept" if about.mixture is None else "documents available for training"
         facts.append(report.Fact(label=kept, value=f"{total['trained']['documents']:,}"))
         if about.mixture is not None:
@@ -221,7 +221,7 @@ def _training(ctx: Context, run: Manifest) -> report.RunCard:
 #: Explanations of facts of a run.
 NOTES = {
     "data_wait_share": "share of the step time",
-    "interventions": "by the training guard",
+    "interventions": "of the training guard: skipped updates, lower learning rates, rollbacks, stops",
     "refused_checkpoints": "failed verification, or trained on a batch that was later skipped",
 }
 
@@ -276,7 +276,7 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
     docs = docs_index(ctx.workspace)
     if docs.exists():
         place = Path("..", docs.relative_to(ctx.workspace.root)).as_posix()
-        links.append(report.Next(what="all checks of all stages (Data Docs)", link=place))
+        links.append(report.Next(what="all checks of all stages", link=place))
     return (*commands, *links)
 
 

@@ -230,6 +230,8 @@ def test_every_bucket_is_announced_and_its_documents_are_counted(
     monkeypatch.setattr("plinth.compute.progress.LOG_INTERVAL_S", 0)
     harvest(tmp_path, progress=ProgressLines())
     lines = capsys.readouterr().err.splitlines()
-    counts = [f"harvest: 0/5 manuals: {n} documents" for n in (1, 2, 3)]
-    assert lines[:5] == ["harvest: manuals", *counts, "harvest: 1/5"]
-    assert [line for line in lines if line.split()[1] in run.BUCKETS] == [f"harvest: {name}" for name in run.BUCKETS]
+    label = "collecting text from this machine: "
+    counts = [f"{label}0/5 manuals: {n} documents" for n in (1, 2, 3)]
+    assert lines[:5] == [f"{label}manuals", *counts, f"{label}1/5"]
+    names = [run.LABELS.get(name, name) for name in run.BUCKETS]
+    assert [line.removeprefix(label) for line in lines if line.removeprefix(label) in names] == names

@@ -227,7 +227,7 @@ def asset(
         try:
             ctx = opened(context, place)
             ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run.run_id
-            session.assets.advance(0, stage.asset)
+            session.assets.advance(0, f"now: {stage.asset}")
             ctx.programs = {name: one.run for name, one in reports.items()}
             for event in execute(stage, ctx, context.log.info, session.warnings.append):
                 yield report.shown(event) if report else event

@@ -340,8 +340,9 @@ def _probes(stats: Mapping[str, Any], known: Mapping[str, Worth]) -> Iterator[tu
 
 
 def probes(asked: ProbePolicy, evidence: Evidence) -> GateResult:
-    """Require every probe with a signal-to-noise ratio of at least 1 to be within its margin of the champion. The
-    signal is the score minus that of a control; the noise is its standard deviation over checkpoints or seeds."""
+    """Require every probe (a set of questions scored by likelihood) with a signal-to-noise ratio of at least 1 to be
+    within its margin of the champion. The signal is the score minus that of a control; the noise is its standard
+    deviation over checkpoints or seeds."""
     known = evidence.of("probes", ProbeFacts)
     if known is None or not any(one.items for one in known.probes.values()):
         return missing("probes")
@@ -398,7 +399,8 @@ def _tasks(stats: Mapping[str, Any]) -> dict[str, TaskScore]:
 
 
 def tasks(asked: TaskPolicy, evidence: Evidence) -> GateResult:
-    """Require every metric of every task to be within its margin of the champion."""
+    """Require every metric of every task (a benchmark run with lm-evaluation-harness) to be within its margin of the
+    champion."""
     known = evidence.of("tasks", TaskFacts)
     if known is None or not known.tasks:
         return missing("tasks")

@@ -94,7 +94,8 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
     with noted_change(settings, f"init {called}") as asked:
         trust = enrolment.initialise(workspace, called, everybody, demo=demo, days=days)
         asked.subject = f"init {trust.root.title}, SHA-256 {trust.root.digest()}"
-    output.say(f"{trust.root.title}: {trust.folder}")
+    made = f"root of trust {trust.root.name} (the keys whose signatures count), version {trust.root.version}"
+    output.say(f"{made}{', demo keys' if demo else ''}: {trust.folder}")
     if not demo:
         output.say(
             "Give root.json to all verifiers. Move each key to the machine of its role, and the root key to a safe."

@@ -302,6 +302,7 @@ TASKS = Path(__file__).parent / "task_files"
 RECORD = ".harvest.json"
 #: Buckets in the order in which they are written. `web` needs to know if `manuals` already has the language reference.
 BUCKETS = ("manuals", "web", "code", "prose", "tasks")
+LABELS = {"tasks": "packaged evaluation tasks"}
 
 
 def harvest(
@@ -324,7 +325,7 @@ def harvest(
     if last and not again and _present(target, last["files"]):
         return HarvestSummary.model_validate(last["summary"]).model_copy(update={"fresh": False})
     installed = packages()
-    with (progress or Silent()).meter("harvest", len(BUCKETS)) as meter:
+    with (progress or Silent()).meter("collecting text from this machine", len(BUCKETS)) as meter:
         outputs = {name: Output(target / name, _told(meter, name)) for name in BUCKETS}
         writers: dict[str, Callable[[Output], None]] = {
             "manuals": lambda output: write_manuals(output, caps),
@@ -334,7 +335,7 @@ def harvest(
             "tasks": write_tasks,
         }
         for name in BUCKETS:
-            meter.tell(name)
+            meter.tell(LABELS.get(name, name))
             writers[name](outputs[name])
             meter.advance()
     files = {f"{bucket}/{name}": size for bucket, output in outputs.items() for name, size in output.files.items()}

@@ -126,7 +126,9 @@ def page(data: ReportData) -> str:
         findings=_findings(data),
         plots=_plots(data),
         reasons=reasons(data.funnel) if data.funnel else [],
+        reasons_shown=REASONS_SHOWN,
         stage_notes=STAGE_NOTES,
+        lineage_notes=LINEAGE_NOTES,
         rules=rules(data.funnel) if data.funnel else [],
         factors=_factors(data.funnel) if data.funnel else [],
         safe_link=safe_link,
@@ -170,7 +172,7 @@ def _findings(data: ReportData) -> dict[str, str]:
     if data.funnel:
         stages = data.funnel["total"]["stages"]
         read, kept = stages[0]["documents_in"], stages[-1]["documents_out"]
-        found["funnel"] = f"{style.percent(kept / (read or 1))} of {read:,} documents remain for training"
+        found["funnel"] = f"{style.percent(kept / (read or 1))} of {read:,} records remain for training"
     return {name: text for name, text in found.items() if text}
 
 
@@ -197,7 +199,14 @@ STAGE_NOTES: Mapping[str, str] = {
     "holdout": "kept for evaluation only",
     "contamination": "too little text or too many pieces remain when passages shared with held-out text are cut",
     "protected": "the document contains a benchmark or probe item (leaked), comes from an address that publishes such "
-    "items (benchmark_source), or resembles one; of documents that resemble one, a fixed share is kept (downweighted)",
+    "items (benchmark_source), or resembles one and is not in the fixed share of such documents that is kept "
+    "(downweighted)",
+}
+
+#: Explanations of kinds of manifests, for the page of results.
+LINEAGE_NOTES: Mapping[str, str] = {
+    "protected": "matches of each document with benchmark and probe items",
+    "verdicts": "the decision on each document of a bucket, with the reason",
 }
 
 
@@ -231,7 +240,7 @@ def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
         "rho_parse": ("share of records that parse", style.percent),
         "rho_quality": ("share of text that the policy keeps", style.percent),
         "r_dup": ("share of kept text that is duplicated", style.percent),
-        "rho_rest": ("share left for training, without held-out or overlapping text and edits", style.percent),
+        "rho_rest": ("share left after held-out text, overlaps with it and edited spans are removed", style.percent),
         "r_pad": ("padding ratio", style.percent),
         "effective_bytes": ("effective text", style.size),
         "effective_tokens": ("effective tokens", style.count),

@@ -183,8 +183,8 @@ def find(ctx: Context, asked: ErrorBudgetPolicy) -> tuple[ErrorBudget, ...]:
 
 def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
     """Require that no error budget named by the policy is exhausted and that the required indicators have data. A
-    rank-second is one second of one training process. `job success` is the share in jobs that did not fail;
-    `checkpoint age` is the share in which the newest checkpoint was recent enough."""
+    rank-second is one second of one training process. `job success` is the share of rank-seconds spent in jobs that did
+    not fail; `checkpoint age` is the share of rank-seconds in which the newest checkpoint was recent enough."""
     budgets = [ErrorBudget.model_validate(one) for one in evidence.own.get(ERROR_BUDGET) or ()]
     found = {one.indicator: one for one in budgets if one.indicator in asked.indicators}
     unknown = [name for name in asked.required if name not in found or not found[name].is_judged]

@@ -187,16 +187,16 @@ def worst_share(
     small = [(f"{key} ≤ {percent(one.at_most)}", one.n) for key, one in rates.items() if key not in judged]
     above = [key for key, one in judged.items() if not one.at_most <= limit]
     worst = max(judged, key=lambda key: (key in above, judged[key].at_most))
-    groups = counted(sum(key != WHOLE for key in judged), group)
-    more = f", the highest of the overall rate and of {groups} with n ≥ {least:,}" if len(judged) > 1 else ""
-    text = "; ".join(
-        f"{judged[key].text(limit)} ({'overall' if key == WHOLE else key}{'' if above else more})"
-        for key in above or [worst]
-    )
+    text = "; ".join(f"{'overall' if key == WHOLE else key} {judged[key].text(limit)}" for key in above or [worst])
+    head = "above the limit" if above else "worst"
+    groups = sum(key not in (WHOLE, worst) for key in judged)
+    others = ["overall"] if WHOLE in judged and worst != WHOLE else []
+    others += [counted(groups, f"other {group}" if worst != WHOLE else group)] if groups else []
+    lower = f"; not higher: {' and '.join(others)}" if others and not above else ""
     return decided(
         name,
         not above,
-        f"{what} {text}{skipped(group, least, small)}",
+        f"{what}, {head}: {text}{lower}{skipped(group, least, small)}",
         at_most=number(judged[worst].at_most),
         bound=limit,
         **evidence,

@@ -139,8 +139,9 @@ def _machines(hardware: tuple[str, ...]) -> str:
 
 
 def stability(asked: StabilityPolicy, evidence: Evidence) -> GateResult:
-    """Limit the number of restarts, interventions of the training guard, diverged steps, and rejected checkpoints,
-    which failed verification or were trained on a batch that was later skipped."""
+    """Limit the number of restarts, interventions of the training guard (skipped updates, lower learning rates,
+    rollbacks, stops), diverged steps, and rejected checkpoints, which failed verification or were trained on a batch
+    that was later skipped."""
     known, bound = evidence.stability, asked.max_events
     if known is None or not known.events:
         return missing("stability")
