@@ -60,7 +60,8 @@ def run(
     tokens); with axes, their names begin with `{label}/`. The manifest's stats are documents, tokens, text_bytes,
     dtype, bytes_per_token (width of a token in a shard), end_of_text, vocab_size and tokenizer (SHA-256 of its file).
     `encoder` names the library that encoded, and `compared` counts the documents that were encoded with the tokenizers
-    library too, with the same tokens. With axes, the stats include `axes` and `streams` (documents and tokens by label).
+    library too, with the same tokens. With axes, the stats include `axes` and `streams` (documents and tokens by
+    label).
 
     Args:
         sidecars: manifests of this bucket, for the stages that `staged_tokens.sidecars_of(params.axes)` returns.

@@ -314,7 +314,8 @@ def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Pa
     """
     items = [Item((task.tokenizer.sha256, task.curated.blob.sha256), task, task.curated.rows) for task in tasks]
     facts = {"dtype": tasks[0].dtype, "end_of_text": tasks[0].end_of_text} if tasks else {}
-    step = Step(name="tokens.shards.tokenise", version="3", params=facts, libraries=fingerprint.libraries(*encode.LIBRARIES))
+    libraries = fingerprint.libraries(*encode.LIBRARIES)
+    step = Step(name="tokens.shards.tokenise", version="3", params=facts, libraries=libraries)
     return [parts[0] for parts in run_items(ctx, step, _tokenise, items, label=f"{asset}: tokenize")]
 
 

@@ -48,7 +48,7 @@ def group_of(pre_tokenizer: Any) -> int | None:
 @cache
 def _groups() -> dict[bytes, int]:
     groups = {"single": 1, "triples": 3, "runs": 0}
-    made = {n: pipeline(TokenizerParameters(kind="unigram", digits=digits)) for digits, n in groups.items()}  # type: ignore[arg-type]
+    made = {n: pipeline(TokenizerParameters(kind="unigram", digits=digits)) for digits, n in groups.items()}
     return {state(one.pre_tokenizer): n for n, one in made.items()}
 
 
@@ -172,7 +172,8 @@ def _grown(array: Any, size: int) -> Any:
 
 @compiled
 def scan(
-    data: U8, offsets: I64, table: U8, group: int, slots: U64, starts: I64, known: U8, held: int, words: I32, counts: I64
+    data: U8, offsets: I64, table: U8, group: int, slots: U64, starts: I64, known: U8, held: int, words: I32,
+    counts: I64,
 ) -> tuple[int, int]:  # fmt: skip
     """Write the table number of every word of the texts into `words`, and add new words to the table.
 

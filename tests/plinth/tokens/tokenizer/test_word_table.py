@@ -1,4 +1,4 @@
-"""Vocabularies of characters: words as the library cuts them, tokens as it gives them, whatever the table has learned."""
+"""Words as the library cuts them, tokens as it gives them, whatever the table has learned before."""
 
 from __future__ import annotations
 
