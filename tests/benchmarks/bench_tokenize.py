@@ -73,11 +73,11 @@ def _contestants(
     home: Path, ctx: Context, trained: Manifest, curated: Manifest, texts: Sequence[str], number: int
 ) -> dict[str, Callable[[], Any]]:
     bare = tokenizer.load(ctx.store, trained)
+    fresh = Context(Workspace(home / f"ours-{number}").ensure())  # nothing of an earlier round is found again
+    for part in (*trained.parts, *curated.parts):
+        fresh.store.put_file(_copy(ctx.store.open_path(part.blob), home / "copy"))
 
     def ours() -> None:
-        fresh = Context(Workspace(home / f"ours-{number}").ensure())  # nothing of an earlier round is found again
-        for part in (*trained.parts, *curated.parts):
-            fresh.store.put_file(_copy(ctx.store.open_path(part.blob), home / "copy"))
         with LocalEngine(CORES) as engine:
             shards.run(Context(fresh.workspace, engine), "bench", Shards(tokens_per_shard=2**22), trained, curated)
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import get_ident
 from typing import IO, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from plinth.tokens.shards.index import INDEX_SCHEMA
 from plinth.tokens.shards.parameters import AXES, label_of
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.tokenizer import encode
-from plinth.tokens.tokenizer.comparison import Comparison
+from plinth.tokens.tokenizer.comparison import SampleComparison
 from plinth.tokens.tokenizer.reference import Encoder
 
 # The stream of every curated document: values of the axes, joined from the documents' sidecars.
@@ -360,15 +361,15 @@ def restore(store: Store, task: TokeniseTask) -> None:
 
 
 @lru_cache(maxsize=1)
-def _encoder(store: Store, blob: Blob, end: int) -> tuple[Tokenizer, Encoder]:
-    """Return a tokenizer and its encoder, which are kept for the next part: building tables takes a second."""
+def _encoder(store: Store, blob: Blob, end: int, thread: int) -> tuple[Tokenizer, Encoder]:
+    """Return a tokenizer and its encoder, kept for the thread's next part: tables take a tenth of a second to build."""
     trained = encode.load(store, blob)
     return trained, encode.encoder_of(trained, end)
 
 
 def _tokenise(store: Store, task: TokeniseTask) -> tuple[Part, ...]:
-    trained, encoder = _encoder(store, task.tokenizer, task.end_of_text)
-    compared = Comparison(trained, encoder, task.end_of_text, task.curated.rows, task.curated.name)
+    trained, encoder = _encoder(store, task.tokenizer, task.end_of_text, get_ident())
+    compared = SampleComparison(trained, encoder, task.end_of_text, task.curated.rows, task.curated.name)
     lengths, size = [np.empty(0, np.int64)], 0
     with _writer(store, task.bucket) as (stream, made), encode.parallel(False):
         for batch in iter_batches(store, task.curated, ["text"]):

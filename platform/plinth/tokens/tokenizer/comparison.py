@@ -19,7 +19,7 @@ ONE_IN, LEAST, MOST = 256, 4, 64
 DOCUMENT_BYTES, PART_BYTES = 2**20, 2**19
 
 
-class Comparison:
+class SampleComparison:
     """Comparison of a part's tokens with those of the tokenizers library, for documents in equal steps.
 
     Args:

@@ -88,8 +88,9 @@ def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iter
     """
     columns = _columns(texts)
     begin = list(islice(columns, 2))
-    end = tokenizer.get_vocab_size()
-    encoder = Reference(tokenizer, end) if len(begin) < 2 else encoder_of(tokenizer, end)
+    encoder: Encoder = Reference(tokenizer, 0)
+    if len(begin) > 1:
+        encoder = encoder_of(tokenizer, max(tokenizer.get_vocab().values()) + 1)
     for column in chain(begin, columns):
         ids, first = encoder.encode(column, dtype)
         yield from (ids[start : stop - 1] for start, stop in pairwise(first.tolist()))

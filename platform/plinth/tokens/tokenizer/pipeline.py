@@ -1,4 +1,4 @@
-"""How each kind of tokenizer splits text into words and joins tokens into text.
+"""Pipelines: each kind of tokenizer splits text into words, and joins tokens into text, in its own way.
 
 No pipeline normalizes: text round-trips byte for byte. No merge or piece crosses the border of two words.
 

@@ -17,7 +17,7 @@ from plinth.tokens.shards import staged_tokens
 from plinth.tokens.shards.staged_tokens import TokeniseTask
 from plinth.tokens.tokenizer import comparison, encode, tokenizer
 from plinth.tokens.tokenizer.byte_level import ByteLevel
-from plinth.tokens.tokenizer.comparison import Comparison
+from plinth.tokens.tokenizer.comparison import SampleComparison
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.reference import Encoded, Reference
 
@@ -32,9 +32,9 @@ def trained() -> Tokenizer:
     return made
 
 
-def compared(trained: Tokenizer, columns: list[list[str]], rows: int) -> Comparison:
+def compared(trained: Tokenizer, columns: list[list[str]], rows: int) -> SampleComparison:
     encoder = ByteLevel(trained, END)
-    made = Comparison(trained, encoder, END, rows, "part-00000.parquet")
+    made = SampleComparison(trained, encoder, END, rows, "part-00000.parquet")
     for texts in columns:
         column = pa.array(texts, pa.large_string())
         made.add(column, encoder.encode(column, "<u2"))
@@ -65,8 +65,8 @@ def test_one_wrong_token_is_named(trained: Tokenizer) -> None:
         wrong = ids.copy()
         damage(wrong, first[250] + 1)
         with pytest.raises(IntegrityError, match=r"gigatoken 0\.10\.0 and the tokenizers library encode document 250"):
-            Comparison(trained, encoder, END, len(TEXTS), "part-00000.parquet").add(column, (wrong, first))
-    other = Comparison(trained, Reference(trained, END), END, len(TEXTS), "part-00000.parquet")
+            SampleComparison(trained, encoder, END, len(TEXTS), "part-00000.parquet").add(column, (wrong, first))
+    other = SampleComparison(trained, Reference(trained, END), END, len(TEXTS), "part-00000.parquet")
     other.add(column, (ids, first))
     assert other.documents == 0  # the library itself encoded
 
