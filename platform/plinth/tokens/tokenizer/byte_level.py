@@ -33,8 +33,8 @@ from plinth_text.unicode import utf8
 
 LIBRARY = "gigatoken"
 
-#: Ends each text in the buffer. Unicode reserves both characters for such uses; a text may hold them all the same, and
-#: then the column is encoded by the tokenizers library.
+#: Ends each text in the buffer. Unicode reserves both characters for such uses; a text that holds them all the same is
+#: found by halving the column, and the tokenizers library encodes it.
 SEPARATOR = "\U0010fffe\U0010ffff"
 
 #: A longer text is encoded in pieces, as the reference does. The time for one word of 100 MB is half a minute.
@@ -101,9 +101,12 @@ class ByteLevel:
         data, offsets = utf8(pc.binary_join_element_wise(texts, nothing, separator))
         ids = self._numbers.spelled(self._library.encode(data[offsets[0] : offsets[-1]].tobytes()))
         ends = np.flatnonzero(ids == self._end)
-        if ends.size != len(texts):
+        if ends.size == len(texts):
+            return ids.astype(dtype), np.concatenate([np.zeros(1, np.int64), ends + 1])
+        if len(texts) == 1:
             return self._reference.encode(texts, dtype)
-        return ids.astype(dtype), np.concatenate([np.zeros(1, np.int64), ends + 1])
+        (left, first), (right, second) = (self._encode(half, dtype) for half in _halves(texts))
+        return np.concatenate([left, right]), np.concatenate([first, second[1:] + left.size])
 
 
 def refusal(spec: Mapping[str, Any], digits: str) -> str:
@@ -241,6 +244,10 @@ class Numbers:
     def _by_library(self, texts: Sequence[str]) -> list[U32]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(one.ids, np.uint32) for one in encodings]
+
+
+def _halves(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    return texts.slice(0, len(texts) // 2), texts.slice(len(texts) // 2)
 
 
 def _checked(texts: pa.Array) -> pa.Array:
