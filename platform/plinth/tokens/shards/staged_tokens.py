@@ -31,7 +31,7 @@ from plinth.tokens.shards.parameters import AXES, label_of
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.tokenizer import encode
 from plinth.tokens.tokenizer.comparison import SampleComparison
-from plinth.tokens.tokenizer.reference import Encoder
+from plinth.tokens.tokenizer.reference import Encoder, slices
 
 # The stream of every curated document: values of the axes, joined from the documents' sidecars.
 #
@@ -373,7 +373,7 @@ def _tokenise(store: Store, task: TokeniseTask) -> tuple[Part, ...]:
     lengths, size = [np.empty(0, np.int64)], 0
     with _writer(store, task.bucket) as (stream, made), encode.parallel(False):
         for batch in iter_batches(store, task.curated, ["text"]):
-            for texts in encode.slices(batch.column("text")):
+            for texts in slices(batch.column("text")):
                 ids, first = encoder.encode(texts, task.dtype)
                 compared.add(texts, (ids, first))
                 stream.write(ids.data)

@@ -28,7 +28,7 @@ from plinth import fingerprint
 from plinth.errors import IntegrityError
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.pipeline import isolated, pipeline, splitter_of, state
-from plinth.tokens.tokenizer.reference import Encoded, Reference, pieces
+from plinth.tokens.tokenizer.reference import Encoded, Reference, joined, pieces, slices
 from plinth_text.unicode import utf8
 
 LIBRARY = "gigatoken"
@@ -91,7 +91,8 @@ class ByteLevel:
         if (pc.max(pc.binary_length(texts)).as_py() or 0) <= MOST_BYTES:
             return self._encode(texts, dtype)
         cut = [pieces(text) for text in texts.to_pylist()]
-        ids, first = self._encode(pa.array([one for text in cut for one in text], pa.large_string()), dtype)
+        column = pa.array([one for text in cut for one in text], pa.large_string())
+        ids, first = joined((self._encode(one, dtype) for one in slices(column)), dtype)
         last = np.cumsum([0, *map(len, cut)])
         inner = np.delete(first[1:], last[1:] - 1) - 1  # `end` after a piece that is not the last of its text
         return np.delete(ids, inner), first[last] - np.searchsorted(inner, first[last])
@@ -105,8 +106,8 @@ class ByteLevel:
             return ids.astype(dtype), np.concatenate([np.zeros(1, np.int64), ends + 1])
         if len(texts) == 1:
             return self._reference.encode(texts, dtype)
-        (left, first), (right, second) = (self._encode(half, dtype) for half in _halves(texts))
-        return np.concatenate([left, right]), np.concatenate([first, second[1:] + left.size])
+        middle = len(texts) // 2
+        return joined((self._encode(half, dtype) for half in (texts[:middle], texts[middle:])), dtype)
 
 
 def refusal(spec: Mapping[str, Any], digits: str) -> str:
@@ -244,10 +245,6 @@ class Numbers:
     def _by_library(self, texts: Sequence[str]) -> list[U32]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(one.ids, np.uint32) for one in encodings]
-
-
-def _halves(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    return texts.slice(0, len(texts) // 2), texts.slice(len(texts) // 2)
 
 
 def _checked(texts: pa.Array) -> pa.Array:

@@ -17,7 +17,6 @@ from itertools import chain, islice, pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -30,9 +29,6 @@ from plinth.tokens.tokenizer.word_table import WordTable, group_of
 
 #: Versions of them are in the keys of what holds tokens.
 LIBRARIES = ("tokenizers", "gigatoken")
-
-#: Text that is encoded at once; its tokens are some of the same size.
-COLUMN_BYTES = 2**23
 
 
 def load(store: Store, blob: Blob) -> Tokenizer:
@@ -94,17 +90,6 @@ def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iter
     for column in chain(begin, columns):
         ids, first = encoder.encode(column, dtype)
         yield from (ids[start : stop - 1] for start, stop in pairwise(first.tolist()))
-
-
-def slices(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield a column in order, in slices of about `COLUMN_BYTES`; a longer text is alone."""
-    sizes = np.cumsum(pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
-    start = 0
-    while start < len(column):
-        before = sizes[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(sizes, before + COLUMN_BYTES, side="right")))
-        yield column.slice(start, stop - start)
-        start = stop
 
 
 def token_dtype(vocab_size: int) -> str:

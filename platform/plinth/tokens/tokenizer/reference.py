@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -18,6 +19,9 @@ BATCH_CHARACTERS = 2**19
 #: Between two words the pre-tokenizer always cuts, so a piece that ends here changes no token.
 _SEAM = re.compile(r"(?<=\w)[ \n](?=\w)")
 _SEAM_REACH = 2**16
+
+#: Text of short documents that is encoded at once.
+COLUMN_BYTES = 2**23
 
 #: Token ids of several texts, each followed by the token that ends it; start of each text in them, [texts + 1].
 Encoded: TypeAlias = tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]
@@ -51,6 +55,26 @@ class Reference:
         made = list(_whole(self._tokenizer, texts.to_pylist(), dtype))
         first = np.cumsum([0, *(len(ids) + 1 for ids in made)], dtype=np.int64)
         return np.concatenate([np.empty(0, dtype), *(part for ids in made for part in (ids, end))]), first
+
+
+def slices(column: pa.Array) -> Iterator[pa.Array]:
+    """Yield a column in order, in slices of about `COLUMN_BYTES`; a longer text is alone."""
+    sizes = np.cumsum(pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    start = 0
+    while start < len(column):
+        before = sizes[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(sizes, before + COLUMN_BYTES, side="right")))
+        yield column.slice(start, stop - start)
+        start = stop
+
+
+def joined(parts: Iterable[Encoded], dtype: str) -> Encoded:
+    """Return encoded columns as one."""
+    ids, lengths = [np.empty(0, dtype)], [np.zeros(1, np.int64)]
+    for tokens, first in parts:
+        ids.append(tokens)
+        lengths.append(np.diff(first))
+    return np.concatenate(ids), np.cumsum(np.concatenate(lengths))
 
 
 def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:

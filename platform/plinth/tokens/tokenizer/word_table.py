@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.pipeline import isolated, pipeline, splitter_of, state
-from plinth.tokens.tokenizer.reference import Encoded
+from plinth.tokens.tokenizer.reference import Encoded, joined
 from plinth_text.compiled import compiled
 from plinth_text.unicode import utf8
 
@@ -96,10 +96,8 @@ class WordTable:
         Peak memory is about ten times the longest text, plus the ids.
         """
         data, offsets = utf8(texts)
-        made = [self._encode(data, offsets[a : b + 1], dtype) for a, b in _slices(offsets)]
-        lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(first) for _, first in made)])
-        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        ids = np.concatenate([np.empty(0, dtype), *(ids for ids, _ in made)])
+        made = (self._encode(data, offsets[a : b + 1], dtype) for a, b in _slices(offsets))
+        ids, first = joined(made, dtype)
         return np.insert(ids, first[1:], self._end.astype(dtype)), first + np.arange(first.size)
 
     def _encode(self, data: U8, offsets: I64, dtype: str) -> Encoded:

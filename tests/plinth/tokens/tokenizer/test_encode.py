@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,7 +55,6 @@ def test_batches_do_not_show(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch
     texts = [*CORPUS[:7], "", "the river " * 50]
     whole = [ids.tolist() for ids in encode.encode_texts(trained, texts, "<u2")]
     monkeypatch.setattr(encode, "BATCH_CHARACTERS", 25)
-    monkeypatch.setattr(encode, "COLUMN_BYTES", 60)
     assert [ids.tolist() for ids in encode.encode_texts(trained, texts, "<u2")] == whole
     assert whole == [trained.encode(text).ids for text in texts]
 
@@ -63,3 +63,11 @@ def test_a_blob_that_is_no_tokenizer_is_named(tmp_path: object) -> None:
     store = Store(str(tmp_path))
     with pytest.raises(IntegrityError, match="not a tokenizer"):
         encode.load(store, store.put_bytes(b'{"model": 1}'))
+
+
+def test_slices_hold_some_bytes_or_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "COLUMN_BYTES", 4)
+    column = pa.array(["ab", "cd", "é", "", "a long one", None, "x"], pa.large_string())
+    found = [one.to_pylist() for one in reference.slices(column)]
+    assert found == [["ab", "cd"], ["é", ""], ["a long one"], [None, "x"]]
+    assert list(reference.slices(column[:0])) == []
