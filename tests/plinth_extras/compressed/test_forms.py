@@ -17,8 +17,8 @@ from plinth.errors import CheckpointError, IntegrityError
 from plinth.model.export import export_model
 from plinth.model.folder import SavedWeights, load_model, read_config
 from plinth.model.parameters import Model, MuP, RopeScaling
-from plinth.tokens.tokenizer.encode import pipeline
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth.tokens.tokenizer.pipeline import pipeline
 from plinth_extras.compressed import forms, gguf_file
 from tests.model_folder import byte_level, save_folder, scrambled
 from tests.peers import Peer

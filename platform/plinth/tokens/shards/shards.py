@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plinth.compute.context import Context, Item, manifest, run_items
+from plinth.compute.context import Context, Item, add_stats, manifest, run_items
 from plinth.errors import RecipeError
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage.atomic import named_failures
@@ -59,7 +59,9 @@ def run(
     The parts of a stream are `shard-*.bin` (stats: start, tokens) and `index-*.arrow` (`INDEX_SCHEMA`; stats: start,
     tokens); with axes, their names begin with `{label}/`. The manifest's stats are documents, tokens, text_bytes,
     dtype, bytes_per_token (width of a token in a shard), end_of_text, vocab_size and tokenizer (SHA-256 of its file).
-    With axes, the stats include `axes` and `streams` (documents and tokens by label).
+    `encoder` names the library that encoded, and `compared` counts the documents that were encoded with the tokenizers
+    library too, with the same tokens. With axes, the stats include `axes` and `streams` (documents and tokens by
+    label).
 
     Args:
         sidecars: manifests of this bucket, for the stages that `staged_tokens.sidecars_of(params.axes)` returns.
@@ -83,6 +85,8 @@ def run(
         "end_of_text": end_of_text,
         "vocab_size": trained.stats["vocab_size"],
         "tokenizer": file.blob.sha256,
+        "encoder": ", ".join(sorted({part.stats["encoder"] for part in lengths})),
+        "compared": add_stats(lengths).get("compared", {}),
     }
     if params.axes:
         counts = {one.label: {"documents": one.documents, "tokens": one.tokens} for one in streams}

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import get_ident
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
@@ -28,6 +30,8 @@ from plinth.tokens.shards.index import INDEX_SCHEMA
 from plinth.tokens.shards.parameters import AXES, label_of
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.tokenizer import encode
+from plinth.tokens.tokenizer.comparison import SampleComparison
+from plinth.tokens.tokenizer.reference import Encoder, slices
 
 # The stream of every curated document: values of the axes, joined from the documents' sidecars.
 #
@@ -306,11 +310,13 @@ class TokeniseTask:
 def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Part]:
     """Tokenize every curated part, and return the ids and token counts of its documents.
 
-    The stats of a part are tokens, text_bytes, and `stream` (blob of the tokens).
+    The stats of a part are tokens, text_bytes, `stream` (blob of the tokens), `encoder` (library that encoded), and
+    `compared` (documents and bytes that were encoded with the tokenizers library too).
     """
     items = [Item((task.tokenizer.sha256, task.curated.blob.sha256), task, task.curated.rows) for task in tasks]
     facts = {"dtype": tasks[0].dtype, "end_of_text": tasks[0].end_of_text} if tasks else {}
-    step = Step(name="tokens.shards.tokenise", version="2", params=facts, libraries=fingerprint.libraries("tokenizers"))
+    libraries = fingerprint.libraries(*encode.LIBRARIES)
+    step = Step(name="tokens.shards.tokenise", version="3", params=facts, libraries=libraries)
     return [parts[0] for parts in run_items(ctx, step, _tokenise, items, label=f"{asset}: tokenize", unit="documents")]
 
 
@@ -354,26 +360,38 @@ def restore(store: Store, task: TokeniseTask) -> None:
         )
 
 
+@lru_cache(maxsize=1)
+def _encoder(store: Store, blob: Blob, end: int, thread: int) -> tuple[Tokenizer, Encoder]:
+    """Return a tokenizer and its encoder, kept for the thread's next part: tables take a tenth of a second to build."""
+    trained = encode.load(store, blob)
+    return trained, encode.encoder_of(trained, end)
+
+
 def _tokenise(store: Store, task: TokeniseTask) -> tuple[Part, ...]:
-    trained = encode.load(store, task.tokenizer)
-    lengths: list[int] = []
-    sizes: list[int] = []
-
-    def columns() -> Iterator[pa.Array]:
-        for batch in iter_batches(store, task.curated, ["text"]):
-            sizes.append(pc.sum(pc.binary_length(batch.column("text"))).as_py() or 0)
-            yield batch.column("text")
-
+    trained, encoder = _encoder(store, task.tokenizer, task.end_of_text, get_ident())
+    compared = SampleComparison(trained, encoder, task.end_of_text, task.curated.rows, task.curated.name)
+    lengths, size = [np.empty(0, np.int64)], 0
     with _writer(store, task.bucket) as (stream, made), encode.parallel(False):
-        for ids, first in encode.encode_columns(trained, columns(), task.dtype):
-            stream.write(np.insert(ids, first[1:], task.end_of_text).data)
-            lengths.extend((np.diff(first) + 1).tolist())
-    stats = {"tokens": sum(lengths), "text_bytes": sum(sizes), "stream": made[0].blob.model_dump()}
-    part = write_batches(store, "index.parquet", _LENGTHS, _length_batches(store, task.curated, lengths))
+        for batch in iter_batches(store, task.curated, ["text"]):
+            for texts in slices(batch.column("text")):
+                ids, first = encoder.encode(texts, task.dtype)
+                compared.add(texts, (ids, first))
+                stream.write(ids.data)
+                lengths.append(np.diff(first))
+                size += pc.sum(pc.binary_length(texts)).as_py() or 0
+    counts = np.concatenate(lengths)
+    stats = {
+        "tokens": int(counts.sum()),
+        "text_bytes": size,
+        "stream": made[0].blob.model_dump(),
+        "encoder": encoder.name,
+        "compared": {"documents": compared.documents, "bytes": compared.bytes},
+    }
+    part = write_batches(store, "index.parquet", _LENGTHS, _length_batches(store, task.curated, counts))
     return (part.model_copy(update={"stats": stats}),)
 
 
-def _length_batches(store: Store, curated: Part, lengths: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def _length_batches(store: Store, curated: Part, lengths: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     row = 0
     for batch in iter_batches(store, curated, ["id"]):
         tokens = pa.array(lengths[row : row + batch.num_rows], pa.int64())

@@ -69,7 +69,7 @@ def run(
         name="tokens.audit",
         version=VERSION,
         params={"bytes": params.audit_bytes_per_part, "column": column},
-        libraries=fingerprint.libraries("unicode", "tokenizers"),
+        libraries=fingerprint.libraries("unicode", *encode.LIBRARIES),
     )
     tasks = [
         AuditTask(bucket, blob, *parts, column, params.audit_bytes_per_part)

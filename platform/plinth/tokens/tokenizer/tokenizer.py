@@ -4,7 +4,7 @@ If a run continues from existing weights or learns from a teacher, it may keep t
 (`of_model`).
 
 Special tokens come first, so end-of-text is id 0 in every vocabulary. The 256 bytes and the learned tokens follow (a
-byte-level vocabulary mixes bytes and learned tokens). `encode.pipeline` splits text into words.
+byte-level vocabulary mixes bytes and learned tokens). `pipeline` splits text into words.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from plinth.errors import StageError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import encode
-from plinth.tokens.tokenizer.encode import pipeline
 from plinth.tokens.tokenizer.parameters import BYTES, TokenizerParameters
+from plinth.tokens.tokenizer.pipeline import pipeline
 from plinth.tokens.tokenizer.sample import BucketSample, sample, sampled_texts
 from plinth.tokens.tokenizer.vocabulary import BYTE_TOKENS
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from tokenizers import Tokenizer
 
 from plinth.errors import IntegrityError
 from plinth.storage.store import Store
-from plinth.tokens.tokenizer import encode, tokenizer
+from plinth.tokens.tokenizer import encode, reference, tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import token_bytes
 
@@ -36,7 +37,7 @@ def test_text_never_becomes_a_special_token(trained: Tokenizer) -> None:
 @settings(max_examples=40, deadline=None)
 def test_pieces_tokenise_as_the_whole(trained: Tokenizer, words: list[str]) -> None:
     text = " ".join(words)
-    cut = encode.pieces(text, limit=24)
+    cut = reference.pieces(text, limit=24)
     assert "".join(cut) == text
     if all(len(piece) < 24 for piece in cut):  # every cut found a seam
         whole = trained.encode(text).ids
@@ -44,10 +45,10 @@ def test_pieces_tokenise_as_the_whole(trained: Tokenizer, words: list[str]) -> N
 
 
 def test_a_text_without_seams_is_cut_all_the_same(trained: Tokenizer) -> None:
-    cut = encode.pieces("x" * 100, limit=30)
+    cut = reference.pieces("x" * 100, limit=30)
     assert [len(piece) for piece in cut] == [30, 30, 30, 10]
-    assert encode.pieces("short", limit=30) == ["short"]
-    assert encode.pieces("", limit=30) == [""]
+    assert reference.pieces("short", limit=30) == ["short"]
+    assert reference.pieces("", limit=30) == [""]
 
 
 def test_batches_do_not_show(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +63,11 @@ def test_a_blob_that_is_no_tokenizer_is_named(tmp_path: object) -> None:
     store = Store(str(tmp_path))
     with pytest.raises(IntegrityError, match="not a tokenizer"):
         encode.load(store, store.put_bytes(b'{"model": 1}'))
+
+
+def test_slices_hold_some_bytes_or_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "COLUMN_BYTES", 4)
+    column = pa.array(["ab", "cd", "é", "", "a long one", None, "x"], pa.large_string())
+    found = [one.to_pylist() for one in reference.slices(column)]
+    assert found == [["ab", "cd"], ["é", ""], ["a long one"], [None, "x"]]
+    assert list(reference.slices(column[:0])) == []

@@ -21,6 +21,7 @@ from plinth.errors import StageError
 from plinth.tokens.tokenizer import audit, encode, tokenizer
 from plinth.tokens.tokenizer import vocabulary as vocabulary_audit
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth.tokens.tokenizer.pipeline import pipeline
 from plinth.tokens.tokenizer.vocabulary import byte_ids, encode_bytes, token_bytes
 
 KINDS = ("bpe-bytes", "bpe-fallback", "unigram")
@@ -127,7 +128,7 @@ def test_the_likeliest_pieces_win() -> None:
     letters = [(name, tokenizer.BYTE_SCORE) for name in tokenizer.BYTE_TOKENS]
     pieces = [("a", -5.0), ("b", -5.0), ("ab", -1.0), ("abab", -3.0)]
     params = TokenizerParameters(kind="unigram")
-    made = encode.pipeline(params, models.Unigram([*special, *letters, *pieces], unk_id=0, byte_fallback=True))
+    made = pipeline(params, models.Unigram([*special, *letters, *pieces], unk_id=0, byte_fallback=True))
     assert [made.id_to_token(i) for i in made.encode("abab").ids] == ["ab", "ab"]
 
 
@@ -149,7 +150,7 @@ def test_what_training_never_sees_is_found() -> None:
     vocabulary = ["<|endoftext|>", *tokenizer.BYTE_TOKENS, "a", "b", "c", "ab", "abc"]
     merges = [("a", "b")]  # nothing ever writes "abc"
     model = models.BPE({name: i for i, name in enumerate(vocabulary)}, merges, byte_fallback=True)
-    made = encode.pipeline(TokenizerParameters(kind="bpe-fallback"), model)
+    made = pipeline(TokenizerParameters(kind="bpe-fallback"), model)
     made.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
     counts = np.zeros(len(vocabulary), np.int64)
     documents = counts.copy()
