@@ -48,8 +48,8 @@ class Signed(NamedTuple):
 
 
 class LoggedAt(NamedTuple):
-    """Place of a verified entry: the log's id, the name that the log signs with its root hash, the index in the log, and
-    the time when the log accepted the entry (UTC)."""
+    """Place of a verified entry: the log's id, the name that the log signs with its root hash, the index in the log,
+    and the time when the log accepted the entry (UTC)."""
 
     log: str
     name: str
