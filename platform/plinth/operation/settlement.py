@@ -289,17 +289,20 @@ def amounts(ctx: Context, config: RunConfig) -> dict[str, float]:
 
     `flops` counts all steps in the timeline. `device_s` has the rank-seconds and `job_s` the wall-clock seconds in
     which the jobs had ranks. `kwh` is the energy of the devices with the site's overhead, and `kwh_measured` the share
-    of device-seconds whose power was sampled; both are absent if the energy is unknown.
+    of device-seconds whose power was sampled, and `pue` the site's power usage effectiveness in `kwh`; all three are
+    absent if the energy is unknown.
 
     Raises:
         RequestError: the table has no device with the name in the budget settings.
     """
     found = {"flops": float(executed_flops(config, read_events(config.directory.events)))}
-    used = use(ctx, load(ctx.workspace), config.run_id)
+    settings = load(ctx.workspace)
+    used = use(ctx, settings, config.run_id)
     if used is not None:
         found |= {"device_s": round(used.held_s, 3), "job_s": round(used.job_s, 3)}
         if used.energy.kwh is not None:
             found |= {"kwh": used.energy.kwh, "kwh_measured": used.energy.measured}
+            found["pue"] = settings.power_usage_effectiveness
     return found
 
 

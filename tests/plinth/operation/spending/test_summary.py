@@ -168,6 +168,7 @@ def test_amounts_without_known_power_have_no_energy(ctx: Context) -> None:
     path.write_text("device: h100\npower_usage_effectiveness: 1.2\n")
     found = settlement.amounts(ctx, config)
     assert (found["kwh"], found["kwh_measured"]) == (pytest.approx((100 + 140) * 1e3 * 1.2 / 3.6e6), 0.5)
+    assert found["pue"] == 1.2
 
 
 def test_energy_says_how_it_is_known() -> None:
