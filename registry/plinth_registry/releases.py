@@ -310,7 +310,7 @@ def anchor_head(ctx: Context, url: str) -> Anchor:
         SignatureError: the history or the returned entry does not verify, or no key of a log is pinned.
     """
     history(ctx)
-    return _ANCHORS.add(ctx, url)
+    return _ANCHORS.add(ctx, url, RELEASES.records(ctx))
 
 
 def verify_anchors(ctx: Context, also: Iterable[Path] = ()) -> tuple[Anchor, ...]:

@@ -363,6 +363,6 @@ def anchor(
     if not found:
         output.say("No anchors. Submit the head with --rekor URL.")
         return None
-    rows = [(each.number, each.logged_at, each.server, each.log_index, each.log[:16], each.file) for each in found]
-    output.table(("record", "logged at", "server", "index", "log", "file"), rows, right=("record", "index"))
+    rows = [(each.number, each.logged_at, each.name, each.log_index, each.log[:16], each.file) for each in found]
+    output.table(("record", "logged at", "log", "index", "log id", "file"), rows, right=("record", "index"))
     return None

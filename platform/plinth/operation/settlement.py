@@ -270,13 +270,16 @@ def use(ctx: Context, settings: Spending, run: str) -> RunUse | None:
     rated = settings.rated
     try:
         config = configuration.load(ctx.workspace.runs / run / "config.json")
-        ledger = account(read_events(config.directory.events), config.ranks)
+        events = list(read_events(config.directory.events))
+        ledger = account(events, config.ranks)
     except PlinthError:
         return None
     held, spent = ledger.held_rank_s, ledger.rank_s
     queued = spent.pop("queue")
     watts, overhead = rated.watts if rated is not None else None, settings.power_usage_effectiveness
-    used = energy(read_samples(config.directory), held, config.telemetry.devices_s, watts, overhead)
+    ranks = max(config.ranks, *(int(event["ranks"]) for event in events if event["event"] == "job_started"), 0)
+    samples = of_own_devices(read_samples(config.directory), ranks)
+    used = energy(samples, held, config.telemetry.devices_s, watts, overhead)
     shares = {cause: seconds / held for cause, seconds in spent.items() if seconds}
     return RunUse(shares, held, ledger.held_s, queued, used)
 
@@ -286,17 +289,20 @@ def amounts(ctx: Context, config: RunConfig) -> dict[str, float]:
 
     `flops` counts all steps in the timeline. `device_s` has the rank-seconds and `job_s` the wall-clock seconds in
     which the jobs had ranks. `kwh` is the energy of the devices with the site's overhead, and `kwh_measured` the share
-    of device-seconds whose power was sampled; both are absent if the energy is unknown.
+    of device-seconds whose power was sampled, and `pue` the site's power usage effectiveness in `kwh`; all three are
+    absent if the energy is unknown.
 
     Raises:
         RequestError: the table has no device with the name in the budget settings.
     """
     found = {"flops": float(executed_flops(config, read_events(config.directory.events)))}
-    used = use(ctx, load(ctx.workspace), config.run_id)
+    settings = load(ctx.workspace)
+    used = use(ctx, settings, config.run_id)
     if used is not None:
         found |= {"device_s": round(used.held_s, 3), "job_s": round(used.job_s, 3)}
         if used.energy.kwh is not None:
             found |= {"kwh": used.energy.kwh, "kwh_measured": used.energy.measured}
+            found["pue"] = settings.power_usage_effectiveness
     return found
 
 
@@ -339,6 +345,16 @@ def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:
 GAP = 3.0
 
 _JOULES_PER_KWH = 3.6e6
+
+
+def of_own_devices(samples: Sequence[Mapping[str, Any]], ranks: int) -> Sequence[Mapping[str, Any]]:
+    """Return the samples, or none if more devices were sampled than the run had ranks. On a shared node, the other
+    devices would add the energy of other jobs, and hide that the run's own devices were not sampled all the time."""
+    most: dict[int, int] = defaultdict(int)
+    for event in samples:
+        known = sum(gpu.get("power_w") is not None for gpu in event["gpus"])
+        most[int(event["node"])] = max(most[int(event["node"])], known)
+    return samples if sum(most.values()) <= ranks else ()
 
 
 def energy(

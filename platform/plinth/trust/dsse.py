@@ -136,8 +136,8 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 #: Extension field of a statement with the trace id of the process that signed it. in-toto allows fields that are named
 #: by a URI and that consumers ignore.
 TRACE: Final = "urn:plinth:trace:v1"
-#: Version, trace id, span id and flags (W3C Trace Context).
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+#: Version, trace id, span id and flags (W3C Trace Context). The version is not ff, and no id consists of zeros.
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-((?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 #: Maximum size of a signed file. The largest are exports of tokens: about 300 bytes per file.
 MAX_BYTES = 64 << 20
 #: Cache of identities with valid signatures, by the SHA-256 of an envelope and the keys used. A command reads the same

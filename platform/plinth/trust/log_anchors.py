@@ -1,10 +1,11 @@
 """Anchors of a signed log: heads whose signatures an external transparency log has accepted.
 
-    FOLDER/anchors/00003-1f0c….json    {"head": DSSE envelope of the head, "entry": the log's entry, "server": its URL}
+    FOLDER/anchors/00003-1f0c….json    {"head": DSSE envelope of the head, "entry": the log's entry}
 
 A holder of the signing key could rewrite or truncate a log and sign a new head. A machine that has verified the log
 detects this from its own memory. An anchor proves it to every other machine: the head existed at the time in the entry,
-so the record that it names must still be in the log. The transparency log, not the signer, states this time.
+so the record that it names must still be in the log. The transparency log, not the signer, states this time: a head
+that was logged after its key was revoked is refused, whatever time the head states.
 
     require    every anchored head is part of the history; cheap, with every reading of the history
     verified   also the entries themselves, with the pinned key of the transparency log, and the other logs in each head
@@ -43,19 +44,19 @@ class Anchor(Frozen):
     sha256: str
     signed_at: str
     log: str
+    name: str
     log_index: int
     logged_at: str
-    server: str
 
 
 class _Stored(NamedTuple):
     """Anchor whose head verifies. The entry is not verified yet."""
 
     where: str
+    envelope: Any
     head: HeadStatement
     signed: Signed
     entry: Any
-    server: str
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,18 @@ class LogAnchors:
         """Return the folder of the anchors, next to the log's records."""
         return self.head.log.folder(ctx) / FOLDER
 
-    def add(self, ctx: State, url: str) -> Anchor:
+    def add(self, ctx: State, url: str, records: Sequence[LogRecord]) -> Anchor:
         """Submit the current head to the Rekor server at `url`, verify the returned entry and store it. A head that is
-        already anchored is not submitted again. The caller must have verified the log.
+        already anchored is not submitted again.
+
+        Args:
+            records: verified records of the log.
 
         Raises:
             MissingError: the log has no head.
             TrustError: the server does not answer, or refuses the entry.
-            SignatureError: no key of a transparency log is pinned, or the returned entry is invalid.
+            SignatureError: the head does not name the newest record, no key of a transparency log is pinned, the
+                returned entry is invalid, or the file of this anchor has another head.
         """
         place = self.head.path(ctx)
         if not place.exists():
@@ -83,14 +88,28 @@ class LogAnchors:
         envelope, trust = dsse.envelope_of(place), Trust.of(ctx.workspace)
         keys = transparency.pinned(trust.folder)
         signed, head = self._opened(trust, envelope, str(place))
+        if not records or head.sha256 != records[-1].sha256:
+            raise SignatureError(
+                f"{place} does not name the newest of the {self.head.log.plural}",
+                found=f"record {head.number}",
+                expected=f"record {len(records)}",
+                remedy=self.head.remedy,
+            )
         path = self.folder(ctx) / f"{head.number:05d}-{signed.sha256[:16]}.json"
         if not path.exists():
             entry = transparency.submit(url, signed)
             transparency.verify(entry, keys, signed, f"the answer of {url}")
             path.parent.mkdir(parents=True, exist_ok=True)
-            content = {"head": envelope, "entry": entry, "server": url}
-            write_bytes(path, json.dumps(content, indent=1, sort_keys=True).encode())
-        return self._verified(self._read(trust, path), keys)
+            write_bytes(path, json.dumps({"head": envelope, "entry": entry}, indent=1, sort_keys=True).encode())
+        stored = self._read(trust, path)
+        if stored.signed.data != signed.data:  # otherwise, an old anchor under this name would replace the new one
+            raise SignatureError(
+                f"{path} is the anchor of another head",
+                found=f"a head of record {stored.head.number}, signed at {stored.head.at}",
+                expected=f"the head in {place}",
+                remedy="move the file away and anchor the head again",
+            )
+        return self._verified(trust, stored, keys)
 
     def require(self, ctx: State, records: Sequence[LogRecord]) -> None:
         """Require that the log still has the record that each anchored head names.
@@ -118,13 +137,13 @@ class LogAnchors:
         stored = list(self._stored(ctx, also))
         if not stored:
             return ()
-        keys = transparency.pinned(ctx.workspace.trust_folder)
+        trust, keys = Trust.of(ctx.workspace), transparency.pinned(ctx.workspace.trust_folder)
         known = {log.name: (log, log.records(ctx)) for log in others}
         for each in stored:
             _require_same(each.where, each.head.model_dump(), self.head.log, records)
             for name, newest in each.head.logs.items():
                 _require_same(each.where, newest, *known.get(name, (SignedLog(name, ()), ())))
-        return tuple(self._verified(each, keys) for each in stored)
+        return tuple(self._verified(trust, each, keys) for each in stored)
 
     def _stored(self, ctx: State, also: Iterable[Path]) -> Iterator[_Stored]:
         paths = [*sorted(self.folder(ctx).glob("*.json")), *also]
@@ -134,10 +153,10 @@ class LogAnchors:
 
     def _read(self, trust: Trust, path: Path) -> _Stored:
         content = dsse.envelope_of(path)
-        if set(content) != {"head", "entry", "server"}:
-            raise SignatureError(f"{path} is not an anchor", found=sorted(content), expected="head, entry and server")
+        if set(content) != {"head", "entry"}:
+            raise SignatureError(f"{path} is not an anchor", found=sorted(content), expected="head and entry")
         signed, head = self._opened(trust, content["head"], str(path))
-        return _Stored(str(path), head, signed, content["entry"], str(content["server"]))
+        return _Stored(str(path), content["head"], head, signed, content["entry"])
 
     def _opened(self, trust: Trust, envelope: Any, where: str) -> tuple[Signed, HeadStatement]:
         """Verify a head, and return its signed bytes with one valid signature."""
@@ -151,17 +170,19 @@ class LogAnchors:
             raise SignatureError(f"{where} has no head of a log", found=error) from error
         return Signed(data, signatures[key_id], authority.keys[key_id].public), head
 
-    def _verified(self, stored: _Stored, keys: tuple[str, ...]) -> Anchor:
+    def _verified(self, trust: Trust, stored: _Stored, keys: tuple[str, ...]) -> Anchor:
         logged = transparency.verify(stored.entry, keys, stored.signed, stored.where)
+        authority = trust.authority(self.head.log.roles[0])
+        dsse.opened(stored.envelope, authority, self.head.kind, f"{stored.where}, logged at {logged.at}", at=logged.at)
         return Anchor(
             file=stored.where,
             number=stored.head.number,
             sha256=stored.head.sha256,
             signed_at=stored.head.at,
             log=logged.log,
+            name=logged.name,
             log_index=logged.log_index,
             logged_at=logged.at,
-            server=stored.server,
         )
 
 

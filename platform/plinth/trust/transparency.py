@@ -14,10 +14,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from plinth.errors import SignatureError, TrustError
 from plinth.storage.atomic import write_bytes
@@ -25,7 +27,11 @@ from plinth.trust.signers import public_key
 
 FOLDER: Final = "transparency"
 KIND: Final = "hashedrekord"
+#: Seconds without any data after which a request fails, and seconds for a whole answer.
 TIMEOUT_S: Final = 60
+ANSWER_S: Final = 120
+#: Maximum size of an answer. An entry has a few kilobytes.
+MAX_BYTES: Final = 1 << 20
 
 
 class Signed(NamedTuple):
@@ -42,9 +48,11 @@ class Signed(NamedTuple):
 
 
 class LoggedAt(NamedTuple):
-    """Place of a verified entry: the log's id, the index in the log, and the time when the log accepted it (UTC)."""
+    """Place of a verified entry: the log's id, the name that the log signs with its root hash, the index in the log,
+    and the time when the log accepted the entry (UTC)."""
 
     log: str
+    name: str
     log_index: int
     at: str
 
@@ -86,20 +94,30 @@ def submit(url: str, signed: Signed) -> dict[str, Any]:
     has the entry, return the existing entry.
 
     Raises:
-        TrustError: the server does not answer, or refuses the entry.
+        TrustError: the address contains a password, or the server does not answer, answers too slowly or too much, or
+            refuses the entry.
     """
     import requests
     from sigstore.models import TransparencyLogEntry
 
+    if "@" in urlsplit(url).netloc:
+        raise TrustError(
+            "the address of the transparency log contains a user or password",
+            expected="an address without them; logs and errors show it",
+            remedy="put them into ~/.netrc",
+        )
     place = f"{url.rstrip('/')}/api/v1/log/entries"
+    how: dict[str, Any] = {"timeout": TIMEOUT_S, "allow_redirects": False, "stream": True}
     try:
-        answer = requests.post(place, json=_proposed(signed), timeout=TIMEOUT_S, allow_redirects=False)
-        if answer.status_code == requests.codes.conflict:
+        with requests.post(place, json=_proposed(signed), **how) as answer:
+            status, data = answer.status_code, _content(answer)
             existing = answer.headers.get("Location", "").rpartition("/")[2]  # always on this server
-            answer = requests.get(f"{place}/{existing}", timeout=TIMEOUT_S, allow_redirects=False)
-        if not answer.ok or answer.is_redirect:
-            raise requests.HTTPError(f"status {answer.status_code}: {answer.text[:200]}")
-        found: dict[str, Any] = TransparencyLogEntry._from_v1_response(answer.json())._inner.to_dict()
+        if status == requests.codes.conflict:
+            with requests.get(f"{place}/{existing}", **how) as answer:
+                status, data = answer.status_code, _content(answer)
+        if status not in (requests.codes.ok, requests.codes.created):
+            raise requests.HTTPError(f"status {status}: {data[:200].decode(errors='replace')}")
+        found: dict[str, Any] = TransparencyLogEntry._from_v1_response(json.loads(data))._inner.to_dict()
     except Exception as error:  # requests, pydantic and sigstore have their own error types
         raise TrustError(
             f"the transparency log at {url} returned no entry",
@@ -108,6 +126,21 @@ def submit(url: str, signed: Signed) -> dict[str, Any]:
             remedy="check the address and try again; nothing was stored",
         ) from error
     return found
+
+
+def _content(answer: Any) -> bytes:
+    """Return the content of an answer.
+
+    Raises:
+        ValueError: the content is too large, or takes too long.
+    """
+    data, until = b"", time.monotonic() + ANSWER_S
+    # `read1` returns received bytes; `iter_content` waits until a piece is whole, however slowly it arrives
+    while piece := answer.raw.read1(1 << 16, decode_content=True):
+        data += piece
+        if len(data) > MAX_BYTES or time.monotonic() > until:
+            raise ValueError(f"more than {MAX_BYTES:,} bytes, or {ANSWER_S} seconds")
+    return data
 
 
 def verify(entry: Any, keys: tuple[str, ...], signed: Signed, where: str) -> LoggedAt:
@@ -122,6 +155,7 @@ def verify(entry: Any, keys: tuple[str, ...], signed: Signed, where: str) -> Log
         body = json.loads(found.canonicalized_body)
         hashed, signature = body["spec"]["data"]["hash"], body["spec"]["signature"]
         about = (body["kind"], hashed["algorithm"], hashed["value"])
+        name = found.inclusion_proof.checkpoint.envelope.partition("\n")[0]
         content = base64.b64decode(signature["content"], validate=True)
         pem = base64.b64decode(signature["publicKey"]["content"], validate=True).decode()
     except Exception as error:  # sigstore, pydantic and cryptography have their own error types
@@ -141,7 +175,7 @@ def verify(entry: Any, keys: tuple[str, ...], signed: Signed, where: str) -> Log
             remedy="remove the file and anchor the head again",
         )
     at = datetime.fromtimestamp(found.integrated_time, UTC).isoformat()
-    return LoggedAt(found.log_id.key_id.hex(), found.log_index, at)
+    return LoggedAt(found.log_id.key_id.hex(), name, found.log_index, at)
 
 
 def _verified(entry: Any, keys: tuple[str, ...]) -> Any:

@@ -42,8 +42,7 @@ _COMPUTATION: Final = (
     "run's timeline, with repeated and discarded steps; without recomputed activations, evaluation and other models"
 )
 _ENERGY: Final = (
-    "energy of the devices during the run's jobs, multiplied by the site's power usage effectiveness; without hosts, "
-    "network, storage and data processing"
+    "energy of the devices during the run's jobs, {site}; without hosts, network, storage and data processing"
 )
 _INFERENCE: Final = "computed from config.json, not measured: FLOPs of all matrix products of the forward pass"
 #: Beginnings of the names of attested facts: amounts in the cost attestation, measurements of the text, and bias.
@@ -243,9 +242,11 @@ def _energy(facts: PaperFacts) -> Values:
 
 def _metered(facts: PaperFacts) -> Values:
     known = _cost(facts)
-    if {"kwh", "kwh_measured"} <= known.keys():
+    if {"kwh", "kwh_measured", "pue"} <= known.keys():
         source = Energy(float(known["kwh"].value), float(known["kwh_measured"].value)).source
-        yield f"{_ENERGY}; share of the devices' time: {source}", known["kwh"].evidence
+        pue = float(known["pue"].value)
+        site = f"multiplied by the site's power usage effectiveness, {pue:g}" if pue > 1 else "without site overhead"
+        yield f"{_ENERGY.format(site=site)}; share of the devices' time: {source}", known["kwh"].evidence
 
 
 def _inference(facts: PaperFacts) -> Values:

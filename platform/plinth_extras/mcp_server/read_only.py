@@ -1,7 +1,11 @@
 """A process that cannot write to a workspace: a second barrier behind the table of read-only commands.
 
-Python's audit events show every change of a file. They do not show the requests of all HTTP clients, so requests to
-buckets are refused in botocore, on which boto3 and s3fs are built.
+Python's audit events show the changes of files by Python code, except those of `os.mkfifo`, `os.mknod` and of files
+opened relative to an open folder. They do not show changes by native libraries (such as pyarrow's own writers and
+SQLite's `ATTACH`) and by child processes. Only read access of the process's account stops these.
+
+The events do not show the requests of all HTTP clients either, so requests to buckets are refused in botocore, on which
+boto3 and s3fs are built.
 """
 
 from __future__ import annotations
@@ -22,7 +26,13 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 #: Audit events of Python that change files, with the positions of the changed paths in their arguments.
 _CHANGES = {
     "os.mkdir": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.link": (1,), "os.symlink": (1,),
-    "os.truncate": (0,), "os.chmod": (0,), "os.utime": (0,),
+    "os.truncate": (0,), "os.chmod": (0,), "os.utime": (0,), "os.chown": (0,), "os.setxattr": (0,),
+    "os.removexattr": (0,),
+}  # fmt: skip
+#: Positions of the folders, as descriptors or -1, that these paths are relative to.
+_FOLDERS = {
+    "os.mkdir": (2,), "os.rename": (2, 3), "os.remove": (1,), "os.rmdir": (1,), "os.link": (3,), "os.symlink": (2,),
+    "os.chmod": (2,), "os.utime": (3,), "os.chown": (3,),
 }  # fmt: skip
 
 
@@ -81,7 +91,13 @@ def _changed(event: str, arguments: tuple[Any, ...]) -> Iterator[str | bytes | o
         return
     else:
         places = _CHANGES.get(event, ())
-    for path in (arguments[place] for place in places):
+    folders = [arguments[place] for place in _FOLDERS.get(event, ())] or [-1] * len(places)
+    for place, folder in zip(places, folders, strict=True):
+        path = arguments[place]
+        if isinstance(path, int):
+            path = f"/proc/self/fd/{path}"
+        elif isinstance(path, str | bytes | os.PathLike) and folder != -1:
+            path = os.path.join(f"/proc/self/fd/{folder}", os.fsdecode(path))
         if isinstance(path, str | bytes | os.PathLike) and not (event == "os.mkdir" and os.path.isdir(path)):
             yield path
 

@@ -7,6 +7,7 @@ The schema of a tool is derived from the click parameters of its command. Only p
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import click
 from click.testing import CliRunner
 
+from plinth.errors import RequestError
 from plinth_jobs.cli import cli
 from plinth_jobs.cli.options import Settings
 
@@ -32,11 +34,13 @@ class ReadTool:
         parameters: description by name of each parameter that a caller may give. An empty description is replaced by
             the help of the option.
         stdin: parameter that the command reads from standard input, where it cannot be taken for the path of a file.
+        named: parameter whose value must not be a path, because the command also accepts a folder of this machine.
     """
 
     command: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     stdin: str = ""
+    named: str = ""
 
 
 _RUN = {"run": "`latest`, a run ID, or a unique prefix of a run ID."}
@@ -63,6 +67,7 @@ TOOLS: Final[Mapping[str, ReadTool]] = {
     "verify": ReadTool(
         "verify",
         {"target": "`release`, `canary`, NAME/VERSION, NAME@ALIAS, an asset, or a digest.", "fast": ""},
+        named="target",
     ),
 }
 
@@ -114,9 +119,10 @@ def call(tool: ReadTool, arguments: Mapping[str, Any], settings: Settings) -> An
         arguments: values by parameter name, which match the tool's schema.
 
     Raises:
-        PlinthError: the command failed.
+        PlinthError: the command failed, or a value is the path of a folder of this machine.
         click.UsageError: the command does not accept a value.
     """
+    _require_name(str(arguments.get(tool.named, "")))
     done = CliRunner().invoke(
         command_of(tool),
         _words(tool, arguments),
@@ -127,6 +133,17 @@ def call(tool: ReadTool, arguments: Mapping[str, Any], settings: Settings) -> An
     if done.exception is not None:
         raise done.exception
     return json.loads(done.stdout)
+
+
+def _require_name(value: str) -> None:
+    """Refuse a path, also one that leads to nothing, so that an agent cannot look around on this machine."""
+    if value.startswith(("/", "~")) or {".", ".."} & set(value.split("/")) or "\0" in value or os.path.isdir(value):
+        raise RequestError(
+            "the target is a path",
+            found=value.replace("\0", "\\0"),
+            expected="a name or a digest",
+            remedy="ask the person to run `plinth verify FOLDER`",
+        )
 
 
 def _words(tool: ReadTool, arguments: Mapping[str, Any]) -> list[str]:

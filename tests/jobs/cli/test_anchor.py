@@ -5,6 +5,7 @@ The log is `tests/rekor_server.py`, a local server; `test_transparency` also has
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,8 +18,9 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.storage.workspace import Workspace
-from plinth.trust import dsse, enrolment
+from plinth.trust import dsse, enrolment, transparency
 from plinth.trust.dsse import PROMOTER, TRAINER
+from plinth.trust.log_anchors import LogAnchors
 from plinth.trust.root import Trust
 from plinth_registry import audit_log, releases
 from tests.registry.test_releases import write
@@ -63,7 +65,7 @@ def test_a_head_is_anchored_once_and_verified_offline(
     (found,) = json.loads(plinth("release", "anchor", "--json").out)
     head = dsse.unverified(dsse.envelope_of(ctx.workspace.releases / "head"), "it")["predicate"]
     assert (found["number"], found["sha256"], found["signed_at"]) == (2, head["sha256"], head["at"])
-    assert (found["server"], found["log_index"], found["file"]) == (served[1], 1002, str(anchored))
+    assert (found["name"], found["log_index"], found["file"]) == ("rekor.invalid - 1", 1002, str(anchored))
     assert anchored.name.startswith("00002-")
     assert plinth("release", "anchor", "--rekor", served[1]).code == 0
     assert len(served[0].requests) == 1  # the same head
@@ -200,6 +202,51 @@ def test_a_changed_anchor_is_refused(ctx: Context, anchored: Path, plinth: Plint
     anchored.unlink()
     anchored.symlink_to(tmp_path / "elsewhere.json")
     assert plinth("release", "log", "--verify").code == 8
+
+
+def test_an_old_anchor_under_the_name_of_the_new_one_is_refused(
+    ctx: Context, served: tuple[LocalRekor, str], anchored: Path, plinth: Plinth
+) -> None:
+    write(ctx, "3")
+    data, _ = dsse.parts(dsse.envelope_of(ctx.workspace.releases / "head"), "it")
+    planted = Path(shutil.copy(anchored, anchored.with_name(f"00003-{hashlib.sha256(data).hexdigest()[:16]}.json")))
+    refused = plinth("release", "anchor", "--rekor", served[1])
+    assert refused.code == 8
+    assert "is the anchor of another head" in refused.err
+    planted.unlink()
+    assert plinth("release", "anchor", "--rekor", served[1]).code == 0
+    assert planted.exists()
+
+
+def test_an_old_head_is_not_anchored_in_place_of_the_newest(
+    ctx: Context, served: tuple[LocalRekor, str], anchored: Path, plinth: Plinth
+) -> None:
+    head = ctx.workspace.releases / "head"
+    old = head.read_bytes()
+    write(ctx, "3")
+    head.write_bytes(old)  # the history accepts it, as after a crash
+    refused = plinth("release", "anchor", "--rekor", served[1])
+    assert refused.code == 8
+    assert "does not name the newest of the release records" in refused.err
+
+
+def test_a_head_that_was_logged_after_the_revocation_is_refused(
+    ctx: Context, served: tuple[LocalRekor, str], anchored: Path, own_trust: Path, plinth: Plinth
+) -> None:
+    signer = Trust.of(ctx.workspace).signer(PROMOTER)
+    (stolen,) = Trust.of(ctx.workspace).root.roles[PROMOTER].keys
+    enrolment.enrol(ctx.workspace, PROMOTER, "new", enrolment.new_key(own_trust, PROMOTER, "new"))
+    head = dsse.unverified(dsse.envelope_of(ctx.workspace.releases / "head"), "it")
+    head["predicate"]["at"] = "2020-01-01T00:00:00+00:00"  # the thief states a time before the revocation
+    forged = dsse.seal(head, signer)
+    data, signatures = dsse.parts(forged, "it")
+    public = Trust.of(ctx.workspace).authority(PROMOTER).keys[stolen].public
+    entry = transparency.submit(served[1], transparency.Signed(data, signatures[stolen], public))
+    anchored.write_text(json.dumps({"head": forged, "entry": entry}))
+    assert plinth("release", "anchor").code == 0
+    enrolment.revoke(ctx.workspace, stolen, datetime(2021, 1, 1, tzinfo=UTC))
+    with pytest.raises(SignatureError, match="was revoked"):
+        LogAnchors(releases._HEAD).verified(ctx, releases.RELEASES.records(ctx), ())
 
 
 def test_an_anchor_outlives_its_key(ctx: Context, anchored: Path, own_trust: Path, plinth: Plinth) -> None:

@@ -7,7 +7,11 @@ import copy
 import hashlib
 import json
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +61,7 @@ def test_an_entry_of_a_real_rekor_verifies() -> None:
     entry, about = recorded()
     found = transparency.verify(entry, (RECORDED["key"],), about, "it")
     assert found.log_index == 7390977
+    assert found.name == "rekor.sigstage.dev - 8050909264565447525"
     assert found.at == "2023-04-26T00:21:09+00:00"
     assert found.log == "d32f30a3c32d639c2b762205a21c7bb07788e68283a4ae6f42118723a1bea496"
 
@@ -159,6 +164,37 @@ def test_an_answer_that_is_no_entry_is_refused(served: tuple[LocalRekor, str], r
     rekor.change = ANSWERS[what]
     with pytest.raises(TrustError, match="returned no entry"):
         transparency.submit(served[1], signed(what.encode()))
+
+
+@pytest.mark.parametrize("endless", [b" " * (1 << 16), b" "])
+def test_an_endless_answer_ends(endless: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(201)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(endless)
+                    time.sleep(0.001)
+
+    monkeypatch.setattr(transparency, "ANSWER_S", 1)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        with pytest.raises(TrustError, match="returned no entry") as refused:
+            transparency.submit(f"http://127.0.0.1:{server.server_port}", signed(b"head"))
+        assert "more than 1,048,576 bytes, or 1 seconds" in str(refused.value.found)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_an_address_with_a_password_is_refused() -> None:
+    with pytest.raises(TrustError, match="contains a user or password") as refused:
+        transparency.submit("https://ada:secret@rekor.example", signed(b"head"))
+    assert "secret" not in str(refused.value)
 
 
 def test_an_unusable_key_is_not_pinned(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from tests.registry.exports.test_released import export, release_in, root_of, ve
 
 COST, DECLARED = "7" * 64, "e" * 64
 #: A run of 2 days on 4 devices.
-AMOUNTS = {"flops": 6.14e21, "device_s": 691_200.0, "job_s": 172_800.0, "kwh": 1234.5, "kwh_measured": 0.25}
+AMOUNTS = {"flops": 6.14e21, "device_s": 691_200.0, "job_s": 172_800.0, "kwh": 1234.5, "kwh_measured": 0.25,
+           "pue": 1.2}  # fmt: skip
 #: Items without evidence, whoever trained the model.
 UNKNOWN = {
     "Version of the document", "Legal name of the provider", "Union market release date", "Distribution channels",
@@ -99,7 +100,10 @@ def test_computation_and_energy_are_those_of_the_cost_attestation(corpus: Contex
     assert rows["Amount of computation used for training"][0][0] == "6.14e+21 FLOPs"
     assert rows["Amount of energy used for training"][0][0] == "1.23 MWh"
     method = rows["Measurement methodology of energy"][0][0]
+    assert "multiplied by the site's power usage effectiveness, 1.2;" in method
     assert method.endswith("share of the devices' time: 25% measured, 75% at rated power")
+    unset = items(corpus, attested(subject, **{**AMOUNTS, "pue": 1.0}))  # the default
+    assert "jobs, without site overhead;" in unset["Measurement methodology of energy"][0][0]
     unpowered = items(corpus, attested(subject, **{key: AMOUNTS[key] for key in ("flops", "device_s", "job_s")}))
     assert {name for name in COSTS if not unpowered[name]} == {name for name in COSTS if "energy" in name}
 

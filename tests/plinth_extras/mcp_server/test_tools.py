@@ -16,6 +16,7 @@ import click
 import pytest
 from jsonschema import Draft202012Validator
 
+from plinth.errors import RequestError
 from plinth.storage.workspace import CACHE_VARIABLE
 from plinth_extras.mcp_server.tools import TOOLS, ReadTool, call, command_of, input_schema, parameters_of
 from plinth_jobs.cli.nouns import COMMANDS
@@ -79,6 +80,14 @@ def test_a_value_is_not_taken_for_an_option_or_a_file(tmp_path: Path, monkeypatc
     assert seen == [("--page", ""), ("-", "/etc/hosts\nÆ")]
 
 
+@pytest.mark.parametrize("path", ["../../etc", "/etc", "~", ".", "web/../../x", "/no/such/folder", "here", "x\0y"])
+def test_a_path_is_not_verified(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(RequestError, match="the target is a path"):
+        call(TOOLS["verify"], {"target": path}, Settings(tmp_path / "w"))
+
+
 CHANGES = {
     "create": "(w / 'new').write_text('x')",
     "append": "(w / 'old').open('a')",
@@ -88,6 +97,12 @@ CHANGES = {
     "rename into": "(w.parent / 'free').rename(w / 'other')",
     "rename out of": "(w / 'old').rename(w.parent / 'other')",
     "truncate": "os.truncate(w / 'old', 0)",
+    "change the owner": "os.chown(w / 'old', os.getuid(), os.getgid())",
+    "add an attribute": "os.setxattr(w / 'old', 'user.note', b'x')",
+    "delete an attribute": "os.removexattr(w / 'old', 'user.note')",
+    "delete in an open folder": "os.remove('old', dir_fd=here)",
+    "rename in an open folder": "os.rename('old', 'new', src_dir_fd=here, dst_dir_fd=here)",
+    "change an open file": "os.chmod(opened, 0o600)",
     "link into": "os.symlink('/', w / 'link')",
     "create a database": "sqlite3.connect(w / 'new.sqlite')",
     "write a database": "sqlite3.connect(f'file:{w}/kept.sqlite?mode=rw', uri=True)",
@@ -110,7 +125,7 @@ from plinth.storage.workspace import Workspace
 from plinth_extras.mcp_server.read_only import forbid_writes
 w = Path({str(workspace)!r})
 forbid_writes(Workspace(w))
-refused = []
+refused, here, opened = [], os.open(w, os.O_RDONLY), os.open(w / "old", os.O_RDONLY)
 for name, change in {CHANGES!r}.items():
     try:
         eval(change)

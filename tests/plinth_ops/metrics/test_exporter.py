@@ -20,11 +20,13 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from plinth.errors import StorageError
+from plinth.model.architectures import flops_exact
 from plinth.storage.workspace import Workspace
+from plinth.tokens.order.steps import LengthChange
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.sinks.relay import Feed, PrometheusFile, SinkSource, folder
-from plinth.training.sinks.run_metrics import Families, MetricSample
+from plinth.training.sinks.run_metrics import Families, MetricSample, RunFollower
 from plinth.training.telemetry.timeline import Timeline
 from plinth_ops.metrics import exporter as exporters
 from plinth_ops.metrics.exporter import Exporter, ExportPart
@@ -104,6 +106,20 @@ def test_a_run_under_way_and_its_end(space: Workspace) -> None:
     assert values["plinth_event_timestamp_seconds", ("kind", "failed"), run] == last["time"]
     Timeline(config.directory.events).append("submitted", launcher="local")
     assert refreshed(found)["plinth_run_failed", run] == 0
+
+
+def test_flops_are_those_of_the_length_of_the_step(space: Workspace) -> None:
+    """As on the page of the run and in the signed amounts: rows of 32 tokens, and of 16 from step 5 on."""
+    config = tiny(space.root, length_schedule=(LengthChange(from_tokens=1024, sequence_tokens=16),))
+    follower, events, found = RunFollower(config), Timeline(config.directory.events), []
+    events.append("job_started", ranks=config.ranks)
+    for number in (4, 5):
+        step(events, number)
+        follower.poll()
+        values = {one.name: one.value for one in follower.state.samples()}
+        found.append(values["plinth_rank_flops_per_second"])
+    per_token = (flops_exact(config.model, config.vocab_size, length) for length in (32, 16))
+    assert found == [pytest.approx(5120 * each / config.ranks) for each in per_token]
 
 
 def test_a_killed_supervisor_is_a_failed_job_at_the_next_question(

@@ -254,10 +254,13 @@ class MetricState:
 
     Args:
         run: id of the run.
-        flops_per_token: exact training FLOPs per token, or 0 if unknown.
+        flops_per_token: function that returns the exact training FLOPs per token of a step, which depend on the
+            length of its sequences; None if they are unknown.
     """
 
-    def __init__(self, run: str, ranks: int = 1, planned: int = 0, flops_per_token: float = 0.0) -> None:
+    def __init__(
+        self, run: str, ranks: int = 1, planned: int = 0, flops_per_token: Callable[[int], float] | None = None
+    ) -> None:
         self.run, self.active, self.last = run, False, 0.0
         self._ranks, self._planned, self._flops = ranks, planned, flops_per_token
         self._account = GoodputAccount(ranks, bounded=True)
@@ -328,7 +331,8 @@ class MetricState:
         if seconds > 0:
             self._plain[_STATE["wait"].name] = waited_s(event) / seconds
             if self._flops and self._ranks:
-                self._plain[_STATE["flops"].name] = float(event["tokens_per_s"]) * self._flops / self._ranks
+                flops = float(event["tokens_per_s"]) * self._flops(self._step)
+                self._plain[_STATE["flops"].name] = flops / self._ranks
 
     def _add_numbers(self, event: Mapping[str, Any]) -> None:
         for name, value in scalars(event).items():
@@ -355,8 +359,11 @@ class RunFollower:
     values."""
 
     def __init__(self, config: RunConfig) -> None:
-        flops = flops_exact(config.model, config.vocab_size, config.sequence_tokens)
-        self.state = MetricState(config.run_id, config.ranks, config.total_steps, float(flops))
+        steps, planned = config.steps, config.total_steps
+        flops = {one.length: flops_exact(config.model, config.vocab_size, one.length) for one in steps.stretches}
+        self.state = MetricState(
+            config.run_id, config.ranks, planned, lambda step: flops[steps.length(min(step, planned) - 1)]
+        )
         self._events = TimelineReader(config.directory.events)
         self._folder = config.directory.devices
         self._devices: dict[Path, TimelineReader] = {}

@@ -130,6 +130,21 @@ def test_what_the_money_went_to_and_the_energy(ctx: Context) -> None:
     assert (row.kwh, row.measured) == (pytest.approx(400 * 700 * 1.2 / 3.6e6), 0.0)
 
 
+def test_the_devices_of_others_on_a_shared_node_are_not_measured(ctx: Context) -> None:
+    """Eight devices are visible, of which the run has two."""
+    config = tiny(ctx.workspace.root, telemetry={"devices_s": 10.0})
+    configuration.write(config)
+    lived(config, 500.0)
+    place = config.directory.devices / "node-0000.jsonl"
+    eight = [{"gpu": gpu, "power_w": 500.0} for gpu in range(8)]
+    lines = [json.loads(line) | {"gpus": eight} for line in place.read_text().splitlines()]
+    place.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = settlement.use(ctx, Spending(device="h100"), config.run_id)
+    assert found is not None
+    assert found.energy == (pytest.approx(400 * 700 / 3.6e6), 0.0)
+    assert "kwh" not in settlement.amounts(ctx, config)  # no device is set
+
+
 def test_every_executed_step_counts_with_its_row_length(ctx: Context) -> None:
     """Steps 1 to 3 in rows of 32 tokens, the third twice; steps 7 and 8 in rows of 16: each with its attention."""
     config = tiny(ctx.workspace.root, length_schedule=(LengthChange(from_tokens=1024, sequence_tokens=16),))
@@ -153,6 +168,7 @@ def test_amounts_without_known_power_have_no_energy(ctx: Context) -> None:
     path.write_text("device: h100\npower_usage_effectiveness: 1.2\n")
     found = settlement.amounts(ctx, config)
     assert (found["kwh"], found["kwh_measured"]) == (pytest.approx((100 + 140) * 1e3 * 1.2 / 3.6e6), 0.5)
+    assert found["pue"] == 1.2
 
 
 def test_energy_says_how_it_is_known() -> None:

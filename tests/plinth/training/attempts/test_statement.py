@@ -62,7 +62,11 @@ def test_a_statement_names_the_trace_of_its_job(
     monkeypatch.setenv("TRACEPARENT", f"00-{'ab' * 16}-{'cd' * 8}-01")
     assert "TRACEPARENT" in processes.environment(*processes.KEYS)  # as for the process that signs a checkpoint
     begin(run)
-    monkeypatch.setenv("TRACEPARENT", "00-not-a-trace\n")
+    invalid = ("00-not-a-trace\n", f"00-{'0' * 32}-{'cd' * 8}-01", f"00-{'ab' * 16}-{'0' * 16}-01",
+               f"ff-{'ab' * 16}-{'cd' * 8}-01", f"00-{'ab' * 16}-{'cd' * 8}-01\n")  # fmt: skip
+    for traceparent in invalid:
+        monkeypatch.setenv("TRACEPARENT", traceparent)
+        assert dsse.trace_id() == ""
     begin(run)
     assert [one.trace for one in opened(known(run), trainer, "tiny-1")] == ["", "ab" * 16, ""]
     assert ["trace" in dsse.unverified(one, "an attempt")["predicate"] for one in known(run)] == [False, True, False]
