@@ -168,7 +168,8 @@ def written(store: Store, chosen: Annotator, documents: Part, path: Path) -> Ite
             for batch, (ids,) in zip(read, iter_batches(store, documents, [ID], BATCH_ROWS), strict=True):
                 if not batch.column(ID).cast(pa.binary()).equals(ids.cast(pa.binary())):
                     raise _fault(chosen, documents, "ids of other documents, or in another order", "their ids in order")
-                yield pa.RecordBatch.from_arrays([batch.column(name) for name in chosen.schema.names], schema=chosen.schema)
+                columns = [batch.column(name) for name in chosen.schema.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=chosen.schema)
     except (pa.ArrowException, OSError) as error:
         raise _fault(chosen, documents, f"no complete Parquet file: {error}", "a Parquet file") from error
 
