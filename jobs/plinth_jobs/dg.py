@@ -93,8 +93,8 @@ class RecipeComponent(dg.Component, dg.Model, dg.Resolvable):
 
         Raises:
             RecipeError: the recipe is invalid; `upstream` names an unknown bucket, or `pipes` an unknown annotator;
-                another recipe of the project has the same keys, or other versions of the same assets in the same
-                workspace.
+                another recipe of the project has the same keys or a nested prefix, or other versions of the same
+                assets in the same workspace.
         """
         workspace = self._folder(context.project_root)
         processes.shut_out(workspace)
@@ -124,12 +124,20 @@ class RecipeComponent(dg.Component, dg.Model, dg.Resolvable):
         """Check that another recipe of the project has another prefix, and the same assets in a common workspace."""
         theirs = other._recipe(Path(context.path))
         names = f"recipes {recipe.name} and {theirs.name} of this Dagster project"
-        if DagsterPlacement.of(self.key_prefix) == DagsterPlacement.of(other.key_prefix):
+        mine, prefix = (DagsterPlacement.of(one.key_prefix).prefix for one in (self, other))
+        if mine == prefix:
             raise RecipeError(
                 f"{names} have the same asset keys and names",
                 found=f"key_prefix {self.key_prefix!r} for both",
                 expected="a different key prefix for each recipe",
                 remedy="set `key_prefix` in the defs.yaml of one of them",
+            )
+        if mine and prefix and mine[: len(prefix)] == prefix[: len(mine)]:
+            raise RecipeError(
+                f"{names} have nested key prefixes, so one would record failures of the other as its own",
+                found=f"key_prefix {'/'.join(mine)} and {'/'.join(prefix)}",
+                expected="prefixes of which neither begins with the other, such as team/a and team/b",
+                remedy="set another `key_prefix` in the defs.yaml of one of them",
             )
         if self._folder(context.project_root) != other._folder(context.project_root):
             return

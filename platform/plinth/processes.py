@@ -3,6 +3,7 @@
     start, run           `subprocess.Popen` and `subprocess.run`, in an empty private folder, with named variables only
     python               the command line of one of our own modules, without the working directory on its path
     environment          the variables of a child, by its needs
+    without_secrets      the environment without Plinth's secrets, for a library that starts programs itself
     heap                 variables that make a computing process keep freed buffers
     free_port            a TCP port for a child to listen on
     shut_out             remove a workspace from the search paths of this process and its children
@@ -21,7 +22,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import translate
 from functools import cache
 from pathlib import Path
@@ -123,6 +125,16 @@ def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str
         if _matches(name, wanted) and not _matches(name, withheld)
     }  # fmt: skip
     return _safe({**found, **own})
+
+
+@contextmanager
+def without_secrets() -> Iterator[None]:
+    """Remove Plinth's secrets from the environment of this process while another library starts a program."""
+    secrets = {name: os.environ.pop(name) for name in list(os.environ) if _matches(name, _WITHHELD)}
+    try:
+        yield
+    finally:
+        os.environ.update(secrets)
 
 
 def heap() -> dict[str, str]:

@@ -21,9 +21,12 @@ import pytest
 
 from plinth import processes
 from plinth.errors import PlinthError, WorkspaceError
+from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
+from plinth_jobs.cli import call
 from plinth_registry.mlflow import server
+from tests.jobs.conftest import variant
 from tests.plinth.training.conftest import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,6 +182,44 @@ def test_a_run_whose_configuration_was_edited_loads_no_code(name: str, tmp_path:
     config.directory.config.write_text(json.dumps(edited))
     with pytest.raises(PlinthError, match="controls which code runs"):
         configuration.load(config.directory.config)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"kind": "slurm", "slurm": {"sbatch": [], "setup": ["touch planted"]}},
+    {"kind": "slurm", "python": "/planted/python"},
+    {"kind": "ray", "ray": {"address": "http://planted:8265"}},
+    {"kind": "skypilot", "options": {"setup": "touch planted"}},
+    {"kind": "skypilot", "options": {"envs": {"LD_PRELOAD": "/planted.so"}}},
+]
+
+
+@pytest.mark.parametrize("planted", SETTINGS, ids=lambda one: one["kind"])
+def test_a_job_whose_launcher_settings_were_edited_is_not_submitted(
+    planted: dict[str, Any], workspace: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`plinth run job submit` reads the run's folder, which writers of the workspace can change."""
+    config = tiny(workspace, run_id="r1")
+    configuration.write(config)
+    edited = json.loads(config.directory.config.read_bytes())
+    edited["launch"] |= planted
+    config.directory.config.write_text(json.dumps(edited))
+    words = ["-w", str(workspace), "run", "job", "submit", "latest"]
+    assert call([*words, "-r", "tiny"]) == 2
+    said = capfd.readouterr().err
+    assert "other launcher settings than the recipe" in said
+    assert f"training.launch.{list(planted)[-1]}" in said
+    assert call(words) == 3  # this user ran no recipe here
+    assert not config.directory.handle.exists()
+
+
+def test_a_job_with_the_launcher_settings_of_the_recipe_is_submitted(
+    workspace: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny(workspace, run_id="r1", launch=Launch(kind="skypilot", options={"setup": "true"}))
+    configuration.write(config)
+    own = variant(tmp_path, "training: {launch: {kind: skypilot, options: {setup: 'true'}}}\n")
+    call(["-w", str(workspace), "run", "job", "submit", "latest", "-r", str(own)])
+    assert "SkyPilot is not installed" in capfd.readouterr().err  # the launcher was asked
 
 
 def test_the_server_of_mlflow_has_no_keys_and_starts_outside(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,20 @@ def test_recipes_with_the_same_prefix_are_refused(tmp_path: Path) -> None:
     assert "set `key_prefix` in the defs.yaml of one of them" in said
 
 
+@pytest.mark.parametrize("nested", ["team/a", "team/a/b"])
+def test_recipes_with_nested_prefixes_are_refused(tmp_path: Path, nested: str) -> None:
+    """The failure sensor of `team` would record failures of `team/a` in its own workspace."""
+    said = refusal(
+        {"workspace": str(tmp_path / "a"), "key_prefix": "team"},
+        {"workspace": str(tmp_path / "b"), "key_prefix": nested},
+    )
+    assert "nested key prefixes" in said
+    project(
+        {"workspace": str(tmp_path / "a"), "key_prefix": "team/c"},
+        {"workspace": str(tmp_path / "b"), "key_prefix": nested},
+    )
+
+
 def test_recipes_in_one_workspace_must_have_equal_assets(tmp_path: Path) -> None:
     space = str(tmp_path / "workspace")
     other = variant(tmp_path, "name: other\nmixture: {seed: 7}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,22 @@ def test_a_fault_fails_the_asset_by_name_and_publishes_nothing(workspace: Path, 
     assert not list((ctx.store.root / "staging").iterdir())
     if fault == "check":
         assert checked(made) == {CHECK: (False, "")}
+
+
+@pytest.mark.slow
+def test_the_program_gets_no_keys_of_plinth(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PLINTH_PIN", "PLINTH_KEY_PROMOTER", "PLINTH_PROXY_SECRET", "MY_TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    arguments = own_program(tmp_path)
+    path = tmp_path / "program.py"
+    path.write_text(f"import os\nopen({str(tmp_path / 'seen')!r}, 'w').write(' '.join(os.environ))\n{PROGRAM}")
+    with dg.DagsterInstance.ephemeral() as instance:
+        made = materialize(project(workspace, tmp_path, arguments, (CHECK,)), instance)
+    assert made.success
+    seen = set((tmp_path / "seen").read_text().split())
+    assert {"PLINTH_PIN", "PLINTH_KEY_PROMOTER", "PLINTH_PROXY_SECRET", "PLINTH_TRUST"}.isdisjoint(seen)
+    assert "MY_TOKEN" in seen  # the operator's own variables are the client's business
+    assert os.environ["PLINTH_PIN"] == "secret"  # the process itself still signs
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from dagster._core.storage.asset_check_execution_record import (
 from pydantic import Field
 
 from plinth.errors import CheckFailedError, StageError
+from plinth.processes import without_secrets
 
 #: Extra of the Pipes context with the path of the description of the work.
 EXTRA = "work"
@@ -51,7 +52,8 @@ class PipesReport:
         """
         client = getattr(self.context.resources, self.pipes.client)
         try:
-            done = client.run(context=self.context, extras={EXTRA: str(work)}, **self.pipes.arguments)
+            with without_secrets():  # a client may pass the whole environment to the program
+                done = client.run(context=self.context, extras={EXTRA: str(work)}, **self.pipes.arguments)
             results = done.get_results(implicit_materializations=False)
         except Exception as error:  # each client has its own errors
             raise StageError(

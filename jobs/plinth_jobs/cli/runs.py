@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from plinth.errors import RequestError
 from plinth.text import counted
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, group, json_option, shared
@@ -66,10 +67,12 @@ def cancel(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 @json_option
 def submit(settings: Settings, run: str, as_json: bool) -> None:
-    """Submit the job of RUN in the background, unless it is running or finished."""
+    """Submit the job of RUN in the background, unless it is running or finished. A job of a scheduler must have the
+    launcher settings of the recipe."""
     from plinth.operation.admission import submit as within_budget
 
     config = settings.run_config(run)
+    _require_code_of_recipe(settings, config)
     within_budget(settings.context(), config)
     _show(_facts(config), as_json)
 
@@ -87,6 +90,28 @@ def manifest(settings: Settings, run: str) -> None:
     config = settings.run_config(run)
     directory, grace_s = config.directory, config.supervision.grace_s
     output.line(given(config.launch, grace_s, command(config), directory.root, directory.log), end="")
+
+
+def _require_code_of_recipe(settings: Settings, config: RunConfig) -> None:
+    """Check that the recipe has the launcher settings of a run's folder, because writers of the workspace could change
+    those, and so run their code as this user.
+
+    Raises:
+        RequestError: the settings that decide which code the job runs differ.
+    """
+    from plinth.launch.parameters import code_settings
+
+    stored = code_settings(config.launch)
+    if not stored:
+        return
+    own = code_settings(settings.load_recipe().training.launch)
+    if differing := [f"training.launch.{name}" for name, value in stored.items() if own.get(name) != value]:
+        raise RequestError(
+            f"the job of run {config.run_id} would have other launcher settings than the recipe",
+            found=f"{', '.join(differing)} in {config.directory.config}",
+            expected="the recipe's settings, because they decide which code the job runs",
+            remedy="`plinth run` submits the job with the recipe's settings; `-r FILE` names another recipe",
+        )
 
 
 def _facts(config: RunConfig) -> dict[str, Any]:

@@ -257,6 +257,13 @@ def _slurm(launch: Launch) -> Iterator[Refusal]:
             yield "slurm.sbatch", f"{line!r} for {launch.ranks_per_node} ranks; expected one per rank, or 0"
 
 
+def code_settings(launch: Launch) -> dict[str, Any]:
+    """Return the settings that decide which code a job runs, and which scheduler gets it. A local job has none."""
+    if launch.kind == "local":
+        return {}
+    return launch.model_dump(mode="json", include={"kind", "python", "slurm", "ray", "kubernetes", "options"})
+
+
 def kubernetes_problems(launch: Launch) -> Iterator[Refusal]:
     """Yield the reasons why this block cannot describe the pods of a run."""
     asked = launch.kubernetes

@@ -93,7 +93,7 @@ class SkyPilotLauncher:
     def logs(self, log: Path, lines: int = 50) -> str:
         """Return the last lines of the run's log, or of SkyPilot's log if the run's log does not exist yet."""
         written, handle = tail(log, lines), read_handle(log.parent)
-        if written or handle is None:
+        if written or handle is None or not handle.id.isdigit():  # `sky` would read another id as an option
             return written
         done = _sky("jobs", "logs", "--no-follow", handle.id, check=False)
         return "\n".join(done.stdout.splitlines()[-lines:])

@@ -44,9 +44,11 @@ def task(launch: Launch, command: Sequence[str], directory: Path, log: Path, nam
         name: name of the managed job.
     """
     options = Options.model_validate(launch.options)
-    recovery = {"recover_on_exit_codes": [base.LEFT]}
+    recovery: dict[str, Any] = {"recover_on_exit_codes": [base.LEFT]}
     if isinstance(own := options.resources.get("job_recovery"), Mapping):
-        recovery = {**own, **recovery}
+        codes = own.get("recover_on_exit_codes") or []
+        own_codes = [codes] if isinstance(codes, int) else codes  # SkyPilot takes a number or a list
+        recovery = {**own, "recover_on_exit_codes": [base.LEFT, *(code for code in own_codes if code != base.LEFT)]}
     elif own:
         recovery = {"strategy": own, **recovery}
     found: dict[str, Any] = {

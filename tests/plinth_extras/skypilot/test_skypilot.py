@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from plinth.errors import LaunchError
-from plinth.launch.base import given
+from plinth.launch.base import Handle, given, write_handle
 from plinth.launch.conformance import SeveralNodes
 from plinth.launch.parameters import Launch
 from plinth.recipe.extension_checks import problems_of_extensions
@@ -72,6 +72,21 @@ def test_task_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
     subprocess.run(["bash", "-n"], input=made["run"], text=True, check=True)
     shown = yaml.safe_load(given(launch(2, **OPTIONS), 60.0, COMMAND, tmp_path / "run", tmp_path / "job.log"))
     assert shown["resources"] == made["resources"]
+
+
+@pytest.mark.parametrize(("own", "kept"), [([29, 75], [75, 29]), (29, [75, 29]), ([], [75])])
+def test_exit_codes_of_the_recipe_are_recovered_too(tmp_path: Path, own: object, kept: list[int]) -> None:
+    asked = launch(resources={"job_recovery": {"strategy": "FAILOVER", "recover_on_exit_codes": own}})
+    made = task(asked, COMMAND, tmp_path / "run", tmp_path / "job.log", "plinth-run-1")
+    assert made["resources"]["job_recovery"] == {"strategy": "FAILOVER", "recover_on_exit_codes": kept}
+
+
+def test_a_handle_adds_no_option_to_sky(sky: Path, tmp_path: Path) -> None:
+    """A writer of the workspace can write handle.json."""
+    (sky / "sky").write_text(f"#!/bin/bash\ntouch {tmp_path}/called\n")
+    write_handle(tmp_path, Handle(launcher="skypilot", id="--config=x", started="a b", host="skypilot"))
+    assert launcher().logs(tmp_path / "job.log", 1) == ""
+    assert not (tmp_path / "called").exists()
 
 
 def test_unknown_options_are_refused_by_a_recipe() -> None:

@@ -14,15 +14,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plinth import fingerprint
 from plinth.corpus.annotate.base import Annotator, Files, annotator, parameters
-from plinth.errors import StageError
+from plinth.errors import StageError, WorkspaceError
 from plinth.records import Frozen, Part
+from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
@@ -119,7 +120,7 @@ def compute(work: Mapping[str, Any], done: Callable[[Mapping[str, Any]], None] =
             for batch in _batches(chosen, file):
                 made = chosen.annotate(batch.select([*chosen.reads, *chosen.after]), prepared)
                 columns = [batch.column(ID), *(made.column(name) for name in chosen.schema.names)]
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema))
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
         done(file)
 
 
@@ -161,21 +162,31 @@ def written(store: Store, chosen: Annotator, documents: Part, path: Path) -> Ite
         StageError: the file is missing or incomplete, or has other columns, types, rows or documents.
     """
     try:
-        with pa.OSFile(str(path)) as source, pq.ParquetFile(source) as file:
+        with _opened(chosen, documents, path) as source, pq.ParquetFile(source) as file:
             _require(chosen, documents, file)
             read = file.iter_batches(BATCH_ROWS, use_threads=False)
             for batch, (ids,) in zip(read, iter_batches(store, documents, [ID], BATCH_ROWS), strict=True):
                 if not batch.column(ID).cast(pa.binary()).equals(ids.cast(pa.binary())):
                     raise _fault(chosen, documents, "ids of other documents, or in another order", "their ids in order")
-                yield pa.RecordBatch.from_arrays([batch.column(name) for name in chosen.schema.names], chosen.schema)
+                columns = [batch.column(name) for name in chosen.schema.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=chosen.schema)
     except (pa.ArrowException, OSError) as error:
         raise _fault(chosen, documents, f"no complete Parquet file: {error}", "a Parquet file") from error
+
+
+def _opened(chosen: Annotator, documents: Part, path: Path) -> IO[bytes]:
+    """Open a program's file. A link could lead to any file of this user, and opening a pipe could wait forever."""
+    try:
+        return atomic.opened(path)
+    except WorkspaceError as error:
+        raise _fault(chosen, documents, str(error.found), "a Parquet file") from error
 
 
 def _require(chosen: Annotator, documents: Part, file: pq.ParquetFile) -> None:
     """Check columns, types and number of rows. Nulls are checked later, in the rows."""
     found, wanted = file.schema_arrow, {field.name: field.type for field in chosen.schema}
-    if {field.name: field.type for field in found if field.name != ID} != wanted or ID not in found.names:
+    named = sorted(found.names) == sorted([ID, *wanted])  # a list, because Parquet allows two columns with one name
+    if not named or any(found.field(name).type != kind for name, kind in wanted.items()):
         columns = ", ".join(f"{field.name} ({field.type})" for field in found)
         expected = ", ".join([ID, *(f"{name} ({kind})" for name, kind in wanted.items())])
         raise _fault(chosen, documents, f"columns {columns}", f"columns {expected}")

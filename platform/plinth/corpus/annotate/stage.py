@@ -371,6 +371,9 @@ def _fault(field: pa.Field, column: pa.Array) -> str:
 
 #: Maximum number of values counted per label column; further values are counted together.
 MAX_LABELS = 200
+#: Maximum length of a counted value in characters; longer values are counted as `other`, because manifests contain
+#: the values.
+MAX_LABEL_CHARACTERS = 1000
 OTHER = "other"
 
 
@@ -438,7 +441,8 @@ def _merge(columns: dict[str, dict[str, Any]], name: str, more: Mapping[str, Any
 def _merge_labels(labels: dict[str, dict[str, int]], name: str, more: Mapping[str, int]) -> None:
     have = labels.setdefault(name, {})
     for label, count in sorted(more.items()):
-        key = label if label in have or len(have) < MAX_LABELS else OTHER
+        counted = len(have) < MAX_LABELS and len(label) <= MAX_LABEL_CHARACTERS
+        key = label if label in have or counted else OTHER
         have[key] = have.get(key, 0) + count
 
 

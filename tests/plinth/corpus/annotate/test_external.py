@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,16 @@ def _one_file(path: Path) -> None:
     Path(json.loads(path.read_bytes())["files"][1]["output"]).unlink()
 
 
+def _pipe(path: Path) -> None:
+    os.mkfifo(json.loads(path.read_bytes())["files"][0]["output"])
+
+
+def _link(path: Path) -> None:
+    lengths()(path)
+    output = Path(json.loads(path.read_bytes())["files"][0]["output"])
+    output.symlink_to(output.rename(path.with_name("elsewhere")))
+
+
 def _typed(table: pa.Table) -> pa.Table:
     return table.set_column(1, "characters", table["characters"].cast(pa.int64()))
 
@@ -110,6 +121,13 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "nothing": (lambda path: None, "no complete Parquet file"),
     "second file missing": (_one_file, "part-00001.parquet"),
     "half a file": (_half, "no complete Parquet file"),
+    "a pipe": (_pipe, "a pipe, a device or a folder"),
+    "a link": (_link, "a link"),
+    "two columns of one name": (
+        lengths(lambda table: table.append_column("characters", table["characters"])),
+        r"characters \(int32\), characters",
+    ),
+    "two ids": (lengths(lambda table: table.append_column("id", table["id"])), r"characters \(int32\), id"),
     "too few rows": (lengths(lambda table: table.slice(0, table.num_rows - 1)), "1 rows"),
     "another type": (lengths(_typed), r"characters \(int64\)"),
     "no ids": (lengths(lambda table: table.drop_columns("id")), r"id, characters \(int32\)"),

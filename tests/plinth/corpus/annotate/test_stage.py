@@ -191,6 +191,12 @@ def test_rare_labels_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> No
     assert labels == {"label": {"de": 2, "en": 4, "other": 5}}
 
 
+def test_long_labels_do_not_enter_the_manifest() -> None:
+    labels: dict[str, dict[str, int]] = {}
+    stage._merge_labels(labels, "label", {"x" * 1000: 1, "y" * 1001: 2, "z" * 10**6: 3})
+    assert labels == {"label": {"x" * 1000: 1, "other": 5}}
+
+
 @pytest.mark.parametrize(
     ("name", "params", "says"),
     [
