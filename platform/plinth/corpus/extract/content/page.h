@@ -52,8 +52,9 @@ typedef struct {
     bool open, gap, in_word, link;
     int breaks, depth, pre, link_depth;
     int muted_tag, muted, muted_depth;     /* an inline element that no reader sees */
-    int64_t gutter_from, gutter_name_size; /* an inline element that may be a line number */
+    int64_t gutter_from, gutter_name_size; /* an inline element that may be a line number, or a heading's link to itself */
     const uint8_t *gutter_name;
+    bool is_link_to_self;
     Name inlines[INLINES]; /* open labels and custom elements amid a sentence */
     int inlined, inlined_depth;
     const uint8_t *line_name;   /* an inline element that is displayed as a line of its own */
@@ -66,7 +67,7 @@ typedef struct {
 /* Attributes of a start tag. */
 typedef struct {
     uint32_t hints;
-    bool hidden, undisplayed, unseen, displayed, gutter, link, reversed, has_number, is_kind, empty;
+    bool hidden, undisplayed, unseen, displayed, gutter, permalink, link, reversed, has_number, is_kind, empty;
     char list_kind;
     int32_t number;
     int kind;
@@ -339,6 +340,15 @@ static bool read_integer(const uint8_t *text, int64_t size, int32_t *number) {
     return i > from;
 }
 
+/* True for the text of a link from a heading to itself. */
+static bool is_permalink(const uint8_t *text, int64_t size) {
+    static const char *const signs[] = {"#", "¶", "&para;", "&#182;", "&#xb6;", "🔗", "\xEF\x83\x81"}; /* the last is an icon */
+    while (size && is_space(*text)) text++, size--;
+    for (size_t k = 0; k < sizeof signs / sizeof signs[0]; k++)
+        if (equals(text, size, signs[k])) return true;
+    return false;
+}
+
 /* Kind of numbers in a `list-style` property; 0 if there is none. */
 static char style_kind(const uint8_t *value, int64_t size) {
     if (!contains(value, size, "list-style")) return 0;
@@ -376,7 +386,10 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
                                                                    : 4;
             break;
         case 'h':
-            if (equals(name, size, "href")) found->link = true;
+            if (equals(name, size, "href")) {
+                found->link = true;
+                found->permalink = tag == A && length > 1 && value[0] == '#';
+            }
             if (equals(name, size, "hidden")) found->hidden = true;
             break;
         case 'i':
@@ -531,10 +544,11 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
         reader->muted_depth = reader->depth;
         reader->gutter_name = name;
         reader->gutter_name_size = size;
-    } else if (found->gutter) {
+    } else if (found->gutter || (found->permalink && reader->open && !reader->gutter_name)) {
         begin_block(reader);
         reader->gutter_from = reader->page->size;
         reader->before_gutter = reader->block;
+        reader->is_link_to_self = !found->gutter;
         reader->gutter_name = name;
         reader->gutter_name_size = size;
     }
@@ -554,7 +568,9 @@ static void end_inline(Reader *reader, int tag, const uint8_t *name, int64_t siz
         return;
     }
     Page *page = reader->page;
-    if (reader->open && only_digits(page->text, reader->gutter_from, page->size)) {
+    const uint8_t *text = page->text + reader->gutter_from;
+    int64_t length = page->size - reader->gutter_from;
+    if (reader->open && (reader->is_link_to_self ? is_permalink(text, length) : only_digits(text, 0, length))) {
         page->size = reader->gutter_from;
         reader->block = reader->before_gutter;
     }
