@@ -141,6 +141,14 @@ def test_blocks_of_broken_pages(keep_all: BlockEngine, html: str, blocks: list[s
     assert [line.strip() for line in keep_all(html)[0].split("\n\n")] == blocks
 
 
+def test_sentences_are_written_once_but_for_code_and_terms(keep_all: BlockEngine) -> None:
+    text = keep_all(f"<p>{FIRST}</p><p>Yes.<p>{SECOND}<div>{FIRST}</div><p>Yes.")[0]
+    assert text == f"{FIRST}\n\nYes.\n\n{SECOND}\n\nYes."
+    for kept in (f"<pre>{FIRST}</pre>", f"<dl><dd>{FIRST}</dl>"):
+        assert keep_all(2 * kept)[0].count(FIRST) == 2
+    assert keep_all(f"<p>{FIRST}<p>{FIRST.upper()}")[0] == f"{FIRST}\n\n{FIRST.upper()}"
+
+
 def test_a_line_number_alone_is_no_block() -> None:
     html = np.frombuffer(b"<i class=lineno>1</i><p>a</p><i class=lineno>2</i>", np.uint8)
     features, places, text = np.empty((3, FEATURES), np.float32), np.empty((3, 2), np.int64), np.empty(99, np.uint8)

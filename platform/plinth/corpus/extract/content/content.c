@@ -5,7 +5,7 @@
    a page of items or of little text. Text next to text that is kept may be JOINED below the limit. */
 #define SURE 1.3862944f
 #define JOINED 3.0f
-enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, DEEPEST_LEVEL = 16 };
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, DEEPEST_LEVEL = 16, PROBES = 16 };
 
 /* Trees: `first` node of each. A node goes left if its feature is at most its threshold; a child below 0 is a leaf. */
 typedef struct {
@@ -99,6 +99,33 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
         }
         if (scores[k] >= limit) last = next - 1;
     }
+}
+
+INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
+    return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
+}
+
+/* Drop sentences that were kept before, to the letter: pages repeat them for other screens. Code and terms may repeat.
+   Return False if memory ran out. */
+static bool drop_repeats(const Page *page, float *scores, float limit) {
+    int64_t room = 2;
+    while (room < 2 * page->block_count) room *= 2;
+    int32_t *table = malloc((size_t)room * sizeof(int32_t));
+    if (!table) return false;
+    memset(table, -1, (size_t)room * sizeof(int32_t));
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] < limit || !block->repeats || block->pre || !is_prose(block) || above(page, block->element, DT, DD)) continue;
+        for (int64_t probe = 0; probe < PROBES; probe++) {
+            int32_t *row = &table[(int64_t)((block->hash ^ block->hash >> 29) + (uint64_t)probe) & (room - 1)];
+            if (*row < 0) *row = (int32_t)k;
+            else if (same_text(page, block, &page->blocks[*row])) scores[k] = limit - 1;
+            else continue;
+            break;
+        }
+    }
+    free(table);
+    return true;
 }
 
 /* Number each item as browsers do: from `start`, downward if `reversed`, on from `value`. */
@@ -264,15 +291,16 @@ KERNEL int64_t main_content(u8_in html, i32_in first, i32_in left, i32_in right,
         score_wholes(&page, scores);
         float limit = sure >= ARTICLE_CHARS ? article : other;
         keep_neighbors(&page, scores, limit);
+        bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
         Writer writer = {out.at, 0};
         const Block *last = NULL;
-        for (int64_t k = 0; k < count && room <= out.size; k++) {
+        for (int64_t k = 0; k < count && fits; k++) {
             if (scores[k] < limit) continue;
             write_block(&writer, &page, last, &page.blocks[k], is_written);
             last = &page.blocks[k];
         }
-        size = room <= out.size ? writer.size : -room;
+        size = fits ? writer.size : room > out.size ? -room : NO_MEMORY;
     }
     free(features);
     free(scores);
