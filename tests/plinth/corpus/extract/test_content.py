@@ -75,6 +75,19 @@ def between(extract: BlockEngine, inside: str) -> str:
         ),
         ("<table><tr><th>Name<th>Value<tr><td>a<td>1<tr><td>b<td>2</table>", "\n\nName\tValue\na\t1\nb\t2"),
         ("<dl><dt>Rye<dd>A grain that keeps.</dl>", "\n\nRye\nA grain that keeps."),
+        (
+            "<dl><dt>mill(x)<dd><p>Grind a sack.</p><pre>if x:\n  mill(x)</pre><dt>y<dd>A sack.</dl>",
+            "\n\nmill(x)\nGrind a sack.\n\nif x:\n  mill(x)\n\ny\nA sack.",
+        ),
+        (
+            "<table><tr><td><th>2019<th>2020<tr><th>Rye<td><td>2<tr><th>Oats<td>3<td></table>",
+            "\n\n\t2019\t2020\nRye\t\t2\nOats\t3",
+        ),
+        (
+            "<ul><li>Run:<pre>if x:\n\n  y</pre><li><pre>a\n  b</pre></ul>",
+            "\n\n  • Run:\n\n    if x:\n\n      y\n  • a\n      b",
+        ),
+        ("<ol start=10><li>Rye<br>and oats</ol>", "\n\n  10. Rye\n      and oats"),
         ("<pre>\n  if x:\n\n      y\n</pre>", "\n\n  if x:\n\n      y"),
         ("<script>let secret = '<p>secret</p>'</script><template><p>secret</template>", ""),
         ("<div hidden><p>secret</p></div><span style='display: none'>secret</span>", ""),
@@ -109,10 +122,37 @@ def test_numbers_are_those_that_a_browser_shows(extract: BlockEngine, markup: st
         ("<svg><p>a", ["a"]),
         ("<my-card>a</my-card>b<unknown>c</unknown>", ["a", "bc"]),
         ("<h1>a</h2>b", ["a", "b"]),
+        ("one</br>two", ["one\ntwo"]),
+        ("<h2>a<a href='#a'>#</a></h2><h2>b <a href=#b>&para;</a></h2>c<a href=#c>\uf0c1</a> d", ["a", "b", "c d"]),
+        ("a<a href=#a>1</a> <a href=b>#</a> C<a href='#c'>#<b>7</b></a>", ["a1 # C#7"]),
+        ("<pre><a class=lineno href=#1>1</a>x\n<a class=lineno href=#2>2</a>y</pre>", ["x\ny"]),
+        ("<!-- a --!>b<!--!>c-->d<!--> e", ["bd e"]),
+        ("<div>a <span hidden><p>no<span>no</span></p></span> b</div>c", ["a", "b", "c"]),
+        ("<div>a <b style='display:none'>no<hr>no</b>b", ["a", "b"]),
+        ("<p>a <x-b>b</x-b>, <label>c</label> d<p><label>e</label>f", ["a b, c d", "e", "f"]),
+        ("<my-app><p>a <x-b>b<p>c</my-app>d", ["a b", "c", "d"]),
+        ("<my-app><p>a <x-b hidden>no<x-b>no</x-b></x-b> b</p>c</my-app>d", ["a b", "c", "d"]),
+        ("<i style='display:block'>a <i>b</i> c</i>d<a style='display: block'>e", ["a b c\nd\ne"]),
+        ("a&#13;\nb&#10;&#x9;c&#160;d<p>&#xA0;</p>e", ["a b c d", "e"]),
+        ("<pre>a&#10;&#9;b&#160;c&#xd;</pre>", ["a\n\tb c"]),
     ],
 )
 def test_blocks_of_broken_pages(keep_all: BlockEngine, html: str, blocks: list[str]) -> None:
     assert [line.strip() for line in keep_all(html)[0].split("\n\n")] == blocks
+
+
+def test_sentences_are_written_once_but_for_code_and_terms(keep_all: BlockEngine) -> None:
+    text = keep_all(f"<p>{FIRST}</p><p>Yes.<p>{SECOND}<div>{FIRST}</div><p>Yes.")[0]
+    assert text == f"{FIRST}\n\nYes.\n\n{SECOND}\n\nYes."
+    for kept in (f"<pre>{FIRST}</pre>", f"<dl><dd>{FIRST}</dl>"):
+        assert keep_all(2 * kept)[0].count(FIRST) == 2
+    assert keep_all(f"<p>{FIRST}<p>{FIRST.upper()}")[0] == f"{FIRST}\n\n{FIRST.upper()}"
+
+
+def test_a_line_number_alone_is_no_block() -> None:
+    html = np.frombuffer(b"<i class=lineno>1</i><p>a</p><i class=lineno>2</i>", np.uint8)
+    features, places, text = np.empty((3, FEATURES), np.float32), np.empty((3, 2), np.int64), np.empty(99, np.uint8)
+    assert page_blocks(html, features, places, text) == 1
 
 
 def test_the_title_is_the_first_and_resolved(extract: BlockEngine) -> None:
@@ -133,8 +173,9 @@ def test_a_page_is_written_into_any_room(keep_all: BlockEngine) -> None:
 
 @pytest.mark.parametrize(
     "repeated",
-    ["<div>", "<p>a", "<svg>", "<template><svg>", "<a href=x>", "<ul><li>a", "<table><tr><td>a", "</div>", "<!--",
-     "<p class='x ", "<span hidden>", "<pre>a", "<i class=lineno>1"],
+    ["<div>", "<p>a", "<table><tr>x<td>y", "<td><td>a", "<tr><td><td>a", "<pre>a\n", "<p>a <x-b>",
+     "<i style=display:block>a", "<svg>", "<template><svg>", "<a href=x>", "<ul><li>a", "<table><tr><td>a", "</div>",
+     "<!--", "<p class='x ", "<span hidden>", "<pre>a", "<i class=lineno>1"],
 )  # fmt: skip
 def test_time_is_linear_in_the_page(keep_all: BlockEngine, repeated: str) -> None:
     """Work per byte at 16 times the size is at most a few times that of the smaller page; a loop over what came before

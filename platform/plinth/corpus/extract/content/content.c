@@ -5,7 +5,7 @@
    a page of items or of little text. Text next to text that is kept may be JOINED below the limit. */
 #define SURE 1.3862944f
 #define JOINED 3.0f
-enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500 };
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, DEEPEST_LEVEL = 16, PROBES = 16 };
 
 /* Trees: `first` node of each. A node goes left if its feature is at most its threshold; a child below 0 is a leaf. */
 typedef struct {
@@ -101,6 +101,33 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
     }
 }
 
+INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
+    return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
+}
+
+/* Drop sentences that were kept before, to the letter: pages repeat them for other screens. Code and terms may repeat.
+   Return False if memory ran out. */
+static bool drop_repeats(const Page *page, float *scores, float limit) {
+    int64_t room = 2;
+    while (room < 2 * page->block_count) room *= 2;
+    int32_t *table = malloc((size_t)room * sizeof(int32_t));
+    if (!table) return false;
+    memset(table, -1, (size_t)room * sizeof(int32_t));
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] < limit || !block->repeats || block->pre || !is_prose(block) || above(page, block->element, DT, DD)) continue;
+        for (int64_t probe = 0; probe < PROBES; probe++) {
+            int32_t *row = &table[(int64_t)((block->hash ^ block->hash >> 29) + (uint64_t)probe) & (room - 1)];
+            if (*row < 0) *row = (int32_t)k;
+            else if (same_text(page, block, &page->blocks[*row])) scores[k] = limit - 1;
+            else continue;
+            break;
+        }
+    }
+    free(table);
+    return true;
+}
+
 /* Number each item as browsers do: from `start`, downward if `reversed`, on from `value`. */
 static void number_items(Page *page, int32_t *items) {
     Element *elements = page->elements;
@@ -155,44 +182,90 @@ static void write_number(Writer *writer, int32_t number, char kind) {
     write_word(writer, ".");
 }
 
+/* Write a tab for each empty cell of the row between two of its elements. */
+static void write_empty_cells(Writer *writer, const Page *page, int32_t row, int32_t from, int32_t to) {
+    for (int32_t k = from + 1; k < to; k++) {
+        const Element *cell = &page->elements[k];
+        if ((cell->tag == TD || cell->tag == TH) && cell->parent == row && !cell->blocks) write_word(writer, "\t");
+    }
+}
+
 /* Write what is between two blocks: a tab between cells, a line end between rows, items, terms; else an empty line. */
 static void separate(Writer *writer, const Page *page, const Block *last, const Block *block, bool is_item) {
     int32_t a = last->element, b = block->element;
     int32_t row = above(page, a, TR, TR), table = above(page, a, TABLE, TABLE);
-    bool same_row = row && row == above(page, b, TR, TR);
-    bool same_cell = above(page, a, TD, TH) == above(page, b, TD, TH);
+    int32_t cell = above(page, a, TD, TH), next_cell = above(page, b, TD, TH);
+    int32_t term = above(page, a, DT, DD), next_term = above(page, b, DT, DD);
+    bool same_row = row && row == above(page, b, TR, TR), same_cell = cell == next_cell;
     int32_t terms = above(page, a, DL, DL), list = outermost_list(page, a);
-    if (same_row && !same_cell) write_word(writer, "\t");
-    else if (row && !same_row && table && table == above(page, b, TABLE, TABLE) && above(page, b, TR, TR)) write_word(writer, "\n");
+    bool one_line = term != next_term && page->elements[term].blocks <= 1;
+    if (same_row && !same_cell) {
+        write_word(writer, "\t");
+        write_empty_cells(writer, page, row, (int32_t)max_i64(row, cell), next_cell);
+    } else if (row && !same_row && table && table == above(page, b, TABLE, TABLE) && above(page, b, TR, TR)) write_word(writer, "\n");
     else if (is_item && list && list == outermost_list(page, b)) write_word(writer, "\n");
-    else if (terms && terms == above(page, b, DL, DL)) write_word(writer, "\n");
+    else if (terms && one_line && terms == above(page, b, DL, DL)) write_word(writer, "\n");
     else write_word(writer, "\n\n");
+}
+
+/* Write a tab for each empty cell at the start of the row in which the block begins, if another cell has text. */
+static void begin_row(Writer *writer, const Page *page, const Block *last, const Block *block) {
+    int32_t row = above(page, block->element, TR, TR), cell = above(page, block->element, TD, TH);
+    if (!row || cell < row || (last && above(page, last->element, TR, TR) == row)) return;
+    const Element *elements = page->elements;
+    if (elements[row].first_block == block - page->blocks && elements[row].blocks > elements[cell].blocks)
+        write_empty_cells(writer, page, row, row, cell);
+}
+
+/* Write text whose lines after the first begin with spaces. */
+static void write_lines(Writer *writer, const uint8_t *text, int64_t size, int64_t spaces) {
+    for (int64_t i = 0, next; i < size; i = next) {
+        const uint8_t *end = memchr(text + i, '\n', (size_t)(size - i));
+        next = end ? end - text + 1 : size;
+        write_text(writer, text + i, next - i);
+        if (next < size && text[next] != '\n') write_spaces(writer, spaces);
+    }
 }
 
 static void write_block(Writer *writer, const Page *page, const Block *last, const Block *block, bool *is_written) {
     const Element *elements = page->elements;
     int32_t item = above(page, block->element, LI, LI);
-    int64_t level = 0;
+    int64_t level = 0, spaces = 0;
     for (int32_t at = item; at > 0; at = elements[at].parent) level += is_list(elements[at].tag);
+    level = min_i64(level, DEEPEST_LEVEL);
     bool is_item = item && level && !is_written[item];
     if (last) separate(writer, page, last, block, is_item);
+    begin_row(writer, page, last, block);
     if (level && (!last || writer->at[writer->size - 1] == '\n')) {
-        write_spaces(writer, 2 * level);
-        if (!is_item) write_spaces(writer, 2);
-        else if (elements[elements[item].parent].tag != OL) write_word(writer, "• ");
-        else if (elements[item].kind != 'n') {
-            write_number(writer, elements[item].number, elements[item].kind);
-            write_word(writer, " ");
+        spaces = 2 * level + 2;
+        if (!is_item) write_spaces(writer, spaces);
+        else {
+            write_spaces(writer, 2 * level);
+            int64_t from = writer->size;
+            if (elements[elements[item].parent].tag != OL) write_word(writer, "• ");
+            else {
+                if (elements[item].kind != 'n') {
+                    write_number(writer, elements[item].number, elements[item].kind);
+                    write_word(writer, " ");
+                }
+                spaces = 2 * level + writer->size - from;
+            }
         }
     }
     for (int32_t at = item; at > 0; at = elements[at].parent) is_written[at] = true;
-    write_text(writer, page->text + block->from, block->to - block->from);
+    write_lines(writer, page->text + block->from, block->to - block->from, spaces);
 }
 
-/* Room that `main_content` needs for a page: its text, and a separator, spaces and a number for each block. */
+/* Room that `main_content` needs for a page: its text, a separator, spaces and a number for each block, spaces for each
+   line in an item, and a tab for each cell. */
 static int64_t text_room(const Page *page) {
-    int64_t room = page->size;
-    for (int64_t k = 0; k < page->block_count; k++) room += 64 + 2 * page->elements[page->blocks[k].element].depth;
+    int64_t room = page->size + page->element_count;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        room += 64 + 2 * DEEPEST_LEVEL;
+        if (!above(page, block->element, LI, LI)) continue;
+        for (int64_t i = block->from; i < block->to; i++) room += page->text[i] == '\n' ? 64 + 2 * DEEPEST_LEVEL : 0;
+    }
     return room;
 }
 
@@ -218,15 +291,16 @@ KERNEL int64_t main_content(u8_in html, i32_in first, i32_in left, i32_in right,
         score_wholes(&page, scores);
         float limit = sure >= ARTICLE_CHARS ? article : other;
         keep_neighbors(&page, scores, limit);
+        bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
         Writer writer = {out.at, 0};
         const Block *last = NULL;
-        for (int64_t k = 0; k < count && room <= out.size; k++) {
+        for (int64_t k = 0; k < count && fits; k++) {
             if (scores[k] < limit) continue;
             write_block(&writer, &page, last, &page.blocks[k], is_written);
             last = &page.blocks[k];
         }
-        size = room <= out.size ? writer.size : -room;
+        size = fits ? writer.size : room > out.size ? -room : NO_MEMORY;
     }
     free(features);
     free(scores);

@@ -93,22 +93,27 @@ static HintIndex class_index, text_index;
 
 INLINE int hint_slot(uint8_t a, uint8_t b) { return (a & 31) * 32 + (b & 31); }
 
-static void index_hints(HintIndex *index, const Hint *hints, int count) {
-    memset(index->first, -1, sizeof index->first);
+static HintIndex index_hints(const Hint *hints, int count) {
+    HintIndex index;
+    memset(&index, -1, sizeof index);
     for (int row = count - 1; row >= 0; row--) {
         int slot = hint_slot((uint8_t)hints[row].word[0], (uint8_t)hints[row].word[1]);
-        index->next[row] = index->first[slot];
-        index->first[slot] = (int16_t)row;
+        index.next[row] = index.first[slot];
+        index.first[slot] = (int16_t)row;
     }
+    return index;
 }
 
-/* Fill the indexes. Threads may do so at the same time, because each writes the same. */
+/* Fill the indexes. Threads may do so at the same time: each builds its own, and copies what the others copy, so that no
+   thread ever sees an index that another is still building. */
 static void index_all_hints(void) {
     static bool done;
-    if (done) return;
-    index_hints(&class_index, CLASS_HINTS, sizeof CLASS_HINTS / sizeof CLASS_HINTS[0]);
-    index_hints(&text_index, TEXT_HINTS, sizeof TEXT_HINTS / sizeof TEXT_HINTS[0]);
-    done = true;
+    if (__atomic_load_n(&done, __ATOMIC_ACQUIRE)) return;
+    HintIndex classes = index_hints(CLASS_HINTS, sizeof CLASS_HINTS / sizeof CLASS_HINTS[0]);
+    HintIndex texts = index_hints(TEXT_HINTS, sizeof TEXT_HINTS / sizeof TEXT_HINTS[0]);
+    memcpy(&class_index, &classes, sizeof classes);
+    memcpy(&text_index, &texts, sizeof texts);
+    __atomic_store_n(&done, true, __ATOMIC_RELEASE);
 }
 
 /* Groups of words in an attribute's value, as bits. */

@@ -6,7 +6,7 @@
    as they are written, because only the text that is kept is worth resolving. Time and memory are linear in the page. */
 #include "plinth/corpus/extract/content/hints.h"
 
-enum { DEEPEST = 510, LONGEST_VALUE = 4096 };
+enum { DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8 };
 /* Attributes by which highlighters mark line numbers (Pygments, Rouge, SyntaxHighlighter). */
 static const char *const GUTTERS[] = {"linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number"};
 
@@ -38,17 +38,28 @@ typedef struct {
     bool failed;
 } Page;
 
+typedef struct {
+    const uint8_t *at;
+    int64_t size;
+} Name;
+
 /* State of the reader: the block in progress, and the open elements. */
 typedef struct {
     Page *page;
     const uint8_t *html;
     int64_t size;
-    Block block;
+    Block block, before_gutter;
     bool open, gap, in_word, link;
     int breaks, depth, pre, link_depth;
     int muted_tag, muted, muted_depth;     /* an inline element that no reader sees */
-    int64_t gutter_from, gutter_name_size; /* an inline element that may be a line number */
+    int64_t gutter_from, gutter_name_size; /* an inline element that may be a line number, or a heading's link to itself */
     const uint8_t *gutter_name;
+    bool is_link_to_self;
+    Name inlines[INLINES]; /* open labels and custom elements amid a sentence */
+    int inlined, inlined_depth;
+    const uint8_t *line_name;   /* an inline element that is displayed as a line of its own */
+    int64_t line_name_size;
+    int lines;
     int32_t stack[DEEPEST + 2];
     bool unclosed[TAGS]; /* no end tag follows */
 } Reader;
@@ -56,7 +67,7 @@ typedef struct {
 /* Attributes of a start tag. */
 typedef struct {
     uint32_t hints;
-    bool hidden, undisplayed, unseen, gutter, link, reversed, has_number, is_kind, empty;
+    bool hidden, undisplayed, unseen, displayed, gutter, permalink, link, reversed, has_number, is_kind, empty;
     char list_kind;
     int32_t number;
     int kind;
@@ -119,7 +130,8 @@ static void end_block(Reader *reader) {
     }
     reader->open = reader->gap = reader->in_word = false;
     reader->breaks = 0;
-    reader->gutter_name = NULL;
+    if (!reader->muted) reader->gutter_name = NULL;
+    reader->line_name = NULL;
 }
 
 static void begin_block(Reader *reader) {
@@ -163,11 +175,23 @@ INLINE void add_byte(Reader *reader, const uint8_t *at, const uint8_t *end) {
     }
 }
 
-/* Bytes of the white space that begins here: 0 if there is none. No-break spaces count. */
-INLINE int64_t space_at(const uint8_t *at, const uint8_t *end) {
+/* Bytes of the white space that begins here, 0 if there is none, and its character. No-break spaces count, and white
+   space that is written as a character reference. */
+INLINE int64_t space_at(const uint8_t *at, const uint8_t *end, uint8_t *space) {
+    static const struct { const char *written; uint8_t space; } references[] = {
+        {"&nbsp;", ' '}, {"&#160;", ' '}, {"&#xa0;", ' '}, {"&#32;", ' '}, {"&#x20;", ' '}, {"&#9;", '\t'}, {"&#x9;", '\t'},
+        {"&#10;", '\n'}, {"&#xa;", '\n'}, {"&#13;", '\r'}, {"&#xd;", '\r'}, {"&tab;", '\t'}, {"&newline;", '\n'}};
+    *space = is_space(*at) ? *at : ' ';
     if (is_space(*at)) return 1;
     if (*at == 0xC2 && end - at > 1 && at[1] == 0xA0) return 2;
-    return *at == '&' && end - at > 5 && !memcmp(at, "&nbsp;", 6) ? 6 : 0;
+    if (*at != '&' || end - at < 5 || !strchr("#nNtT", at[1])) return 0;
+    for (size_t k = 0; k < sizeof references / sizeof references[0]; k++) {
+        int64_t size = (int64_t)strlen(references[k].written);
+        if (size > end - at || !equals(at, size, references[k].written)) continue;
+        *space = references[k].space;
+        return size;
+    }
+    return 0;
 }
 
 static void add_text(Reader *reader, int64_t from, int64_t to) {
@@ -175,12 +199,13 @@ static void add_text(Reader *reader, int64_t from, int64_t to) {
     const uint8_t *at = reader->html + from, *end = reader->html + to;
     if (reader->pre) begin_block(reader);
     while (at < end) {
-        int64_t space = space_at(at, end);
-        if (space) {
+        uint8_t space;
+        int64_t size = space_at(at, end, &space);
+        if (size) {
             if (!reader->pre) reader->gap = reader->open;
-            else if (*at != '\r') put(reader, is_space(*at) ? *at : ' ');
+            else if (space != '\r') put(reader, space);
             reader->in_word = false;
-            at += space;
+            at += size;
             continue;
         }
         begin_block(reader);
@@ -224,7 +249,11 @@ static void close_element(Reader *reader) {
     }
     reader->depth--;
     if (reader->depth < reader->link_depth) reader->link = false;
-    if (reader->depth < reader->muted_depth) reader->muted = 0;
+    if (reader->depth + 1 < reader->inlined_depth) reader->inlined = 0;
+    if (reader->muted && reader->depth < reader->muted_depth) {
+        reader->muted = 0;
+        reader->gutter_name = NULL;
+    }
 }
 
 static void close_down_to(Reader *reader, int depth) {
@@ -271,6 +300,7 @@ INLINE bool in_table(int tag) {
 
 /* Close what an end tag ends. An end tag without a start ends the block in progress. */
 static void close_tag(Reader *reader, int tag) {
+    if (tag == P || is_heading(tag)) reader->inlined = 0;
     for (int k = reader->depth - 1; k > 0; k--) {
         int open = tag_at(reader, k);
         if (open == tag || (is_heading(open) && is_heading(tag))) {
@@ -310,6 +340,15 @@ static bool read_integer(const uint8_t *text, int64_t size, int32_t *number) {
     return i > from;
 }
 
+/* True for the text of a link from a heading to itself. */
+static bool is_permalink(const uint8_t *text, int64_t size) {
+    static const char *const signs[] = {"#", "¶", "&para;", "&#182;", "&#xb6;", "🔗", "\xEF\x83\x81"}; /* the last is an icon */
+    while (size && is_space(*text)) text++, size--;
+    for (size_t k = 0; k < sizeof signs / sizeof signs[0]; k++)
+        if (equals(text, size, signs[k])) return true;
+    return false;
+}
+
 /* Kind of numbers in a `list-style` property; 0 if there is none. */
 static char style_kind(const uint8_t *value, int64_t size) {
     if (!contains(value, size, "list-style")) return 0;
@@ -347,7 +386,10 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
                                                                    : 4;
             break;
         case 'h':
-            if (equals(name, size, "href")) found->link = true;
+            if (equals(name, size, "href")) {
+                found->link = true;
+                found->permalink = tag == A && length > 1 && value[0] == '#';
+            }
             if (equals(name, size, "hidden")) found->hidden = true;
             break;
         case 'i':
@@ -368,6 +410,7 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
                     found->hints |= 1u << H_HIDDEN; /* often the inactive tab of a page's own text */
                     found->undisplayed = true;
                 }
+                found->displayed = contains(value, length, "display:block") || contains(value, length, "display: block");
                 char kind = tag == OL || tag == LI ? style_kind(value, length) : 0;
                 if (kind) found->list_kind = kind;
             } else if (tag == OL && equals(name, size, "start")) found->has_number = read_integer(value, length, &found->number);
@@ -423,11 +466,14 @@ static int64_t after_bracket(const uint8_t *html, int64_t i, int64_t size) {
 
 /* Position after a comment whose text begins at `i`, or the end. */
 static int64_t after_comment(const uint8_t *html, int64_t i, int64_t size) {
+    int64_t from = i;
     while (i < size) {
         const uint8_t *found = memchr(html + i, '>', (size_t)(size - i));
         if (!found) break;
         i = found - html + 1;
-        if (html[i - 2] == '-' && html[i - 3] == '-') return i;
+        int64_t dash = i - 2;
+        if (html[dash] == '!' && dash >= from + 2) dash--; /* `--!>` */
+        if (html[dash] == '-' && html[dash - 1] == '-') return i;
     }
     return size;
 }
@@ -470,6 +516,12 @@ static bool is_void(const uint8_t *name, int64_t size) {
     return false;
 }
 
+/* Let what follows in the block begin a line. */
+INLINE void begin_line(Reader *reader) {
+    reader->in_word = false;
+    if (reader->open && !reader->breaks) reader->breaks = 1;
+}
+
 static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t size, const Attributes *found) {
     if (tag == A) {
         reader->link = found->link;
@@ -477,15 +529,26 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
         if (reader->open) reader->block.links++;
     } else if (tag == IMG && reader->open) reader->block.images++;
     if (found->empty || is_void(name, size)) return;
+    if (reader->line_name && size == reader->line_name_size && !memcmp(name, reader->line_name, (size_t)size)) reader->lines++;
+    if (found->displayed) {
+        begin_line(reader);
+        if (!reader->line_name) {
+            reader->line_name = name;
+            reader->line_name_size = size;
+            reader->lines = 1;
+        }
+    }
     if (found->hidden || found->undisplayed || found->unseen) {
         reader->muted = 1;
         reader->muted_tag = tag;
         reader->muted_depth = reader->depth;
         reader->gutter_name = name;
         reader->gutter_name_size = size;
-    } else if (found->gutter) {
+    } else if (found->gutter || (found->permalink && reader->open && !reader->gutter_name)) {
         begin_block(reader);
         reader->gutter_from = reader->page->size;
+        reader->before_gutter = reader->block;
+        reader->is_link_to_self = !found->gutter;
         reader->gutter_name = name;
         reader->gutter_name_size = size;
     }
@@ -494,14 +557,46 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
 /* Follow a muted element or a line number to its end. */
 static void end_inline(Reader *reader, int tag, const uint8_t *name, int64_t size) {
     if (tag == A) reader->link = false;
+    if (reader->line_name && size == reader->line_name_size && !memcmp(name, reader->line_name, (size_t)size) &&
+        --reader->lines == 0) {
+        reader->line_name = NULL;
+        begin_line(reader);
+    }
     if (!reader->gutter_name || size != reader->gutter_name_size || memcmp(name, reader->gutter_name, (size_t)size)) return;
     if (reader->muted) {
         if (--reader->muted == 0) reader->gutter_name = NULL;
         return;
     }
     Page *page = reader->page;
-    if (reader->open && only_digits(page->text, reader->gutter_from, page->size)) page->size = reader->gutter_from;
+    const uint8_t *text = page->text + reader->gutter_from;
+    int64_t length = page->size - reader->gutter_from;
+    if (reader->open && (reader->is_link_to_self ? is_permalink(text, length) : only_digits(text, 0, length))) {
+        page->size = reader->gutter_from;
+        reader->block = reader->before_gutter;
+    }
     reader->gutter_name = NULL;
+}
+
+/* True for a label or a custom element amid a sentence: it does not end a block, as in browsers. */
+static bool is_inlined(const Reader *reader, int tag) {
+    int around = reader->page->elements[reader->stack[reader->depth - 1]].tag;
+    bool amid = reader->open && (around == P || is_heading(around));
+    return (tag == LABEL || tag == CUSTOM) && amid && reader->inlined < INLINES;
+}
+
+static void start_inlined(Reader *reader, const uint8_t *name, int64_t size) {
+    reader->inlines[reader->inlined++] = (Name){name, size};
+    reader->inlined_depth = reader->depth;
+}
+
+/* True if the end tag is that of an element amid a sentence. */
+static bool end_inlined(Reader *reader, const uint8_t *name, int64_t size) {
+    for (int k = reader->inlined - 1; k >= 0; k--)
+        if (size == reader->inlines[k].size && !memcmp(name, reader->inlines[k].at, (size_t)size)) {
+            reader->inlined = k;
+            return true;
+        }
+    return false;
 }
 
 static void start_block(Reader *reader, int tag, const Attributes *found) {
@@ -537,23 +632,27 @@ static int64_t read_tag(Reader *reader, int64_t i) {
     int tag = tag_of(name, min_i64(length, 64));
     Attributes found = {0};
     i = read_attributes(html, i, size, tag, &found);
-    if (end) {
-        if (!is_block(tag)) end_inline(reader, tag, name, length);
+    if (end && tag != BR) { /* browsers read `</br>` as `<br>` */
+        if (!is_block(tag) || end_inlined(reader, name, length)) end_inline(reader, tag, name, length);
         else if (reader->pre && (tag == DIV || tag == P || tag == LI || tag == TR)) end_line(reader);
         else close_tag(reader, tag);
         return i;
     }
     if (reader->muted && reader->gutter_name && length == reader->gutter_name_size && !found.empty &&
-        !memcmp(name, reader->gutter_name, (size_t)length))
+        !memcmp(name, reader->gutter_name, (size_t)length)) {
         reader->muted++;
-    else if (is_skipped(tag)) return found.empty && tag == SVG ? i : skip_element(reader, i, tag);
+        if (is_inlined(reader, tag)) start_inlined(reader, name, length);
+    } else if (is_skipped(tag)) return found.empty && tag == SVG ? i : skip_element(reader, i, tag);
     else if (tag == BR) {
         reader->in_word = false;
         if (reader->pre && reader->open) put(reader, '\n');
         else reader->breaks += reader->open;
     } else if (tag == HR || tag == HTML || tag == BODY) end_block(reader);
     else if (tag == META && found.is_kind) reader->page->kind = found.kind;
-    else if (is_block(tag)) start_block(reader, tag, &found);
+    else if (is_inlined(reader, tag)) {
+        start_inlined(reader, name, length);
+        if (!reader->muted) start_inline(reader, tag, name, length, &found);
+    } else if (is_block(tag)) start_block(reader, tag, &found);
     else if (!reader->muted) start_inline(reader, tag, name, length, &found);
     return i;
 }
