@@ -12,6 +12,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_jobs.sensors import canary, feed
 from plinth_registry import api, policy, promotion
 from plinth_registry.mlflow import connection
@@ -48,7 +49,7 @@ def tick(ctx: Context, lines: list[Any]) -> Tick:
 
     def look() -> tuple[Any, str | None]:
         context = dg.build_sensor_context(cursor=held[0])
-        result = canary(recipe, ctx.workspace.root, job)(context)
+        result = canary(recipe, ctx.workspace.root, job, DagsterPlacement())(context)
         held[0] = str(context.cursor or held[0])
         return result, str(result) if isinstance(result, dg.SkipReason) else None
 
@@ -112,7 +113,7 @@ def test_2_percent_worse_on_one_slice_is_given_back_at_the_first_look(
                                 filter_string=f"tags.mlflow.runName = '{second.run.id}'")  # fmt: skip
     kept = mlflow.download_artifacts(run.info.run_id, name, str(tmp_path))
     assert Path(kept).read_text() == page
-    feed(first.recipe, ctx.workspace.root)(dg.build_sensor_context())
+    feed(first.recipe, ctx.workspace.root, DagsterPlacement())(dg.build_sensor_context())
     assert [one for one in alerts(ctx) if "returned" in one and "bucket code: worse than the margin" in one]
     assert "no canary" in str(tick()[1])
     assert api.promote_if_approved(ctx, first.recipe) == ()  # it does not come again
