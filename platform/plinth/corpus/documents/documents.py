@@ -24,7 +24,6 @@ from plinth.corpus import illegal_gate as illegal
 from plinth.corpus.documents.normalize import RejectSpill, document_batches, normalize
 from plinth.corpus.documents.removal import drop, drop_repeats
 from plinth.corpus.exclusions import Exclusion
-from plinth.corpus.extract.content.engine import identity as content_identity
 from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.extract.worker import LIBRARIES
 from plinth.corpus.sources.fields import NO_FIELD
@@ -196,8 +195,6 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
         facts["reader"] = reader
     if reader or source.kind in EXTRACTED:
         facts["extraction"] = params.extraction.model_dump(mode="json")
-        if params.extraction.engine == "blocks":
-            facts["engine"] = content_identity()
     facts["libraries"] = _libraries(source, params)
     return facts
 

@@ -16,8 +16,13 @@ from plinth.corpus.extract.page import Answer, Extract, ExtractionFailure, Page,
 from plinth.corpus.extract.readable import labels_in_place, readable_formulas, with_lists
 from plinth.corpus.sources.codings import decode
 
-#: Distributions that decide the text of each extractor; trafilatura falls back on jusText where it finds little.
-LIBRARIES = {"blocks": (), "resiliparse": ("Resiliparse",), "trafilatura": ("trafilatura", "jusText", "lxml")}
+#: Distributions and own files that decide the text of each engine. Trafilatura falls back on jusText where it finds
+#: little.
+LIBRARIES = {
+    "blocks": ("plinth:corpus/extract/content/model.npz",),
+    "resiliparse": ("Resiliparse",),
+    "trafilatura": ("trafilatura", "jusText", "lxml"),
+}
 #: Resiliparse 2.0.1 drops a text of three bytes that ends in none of ASCII: `<i>où</i>`, `<b>年</b>`, `<i>x²</i>`. An
 #: invisible character makes it longer, and is taken out again.
 _THREE_BYTES = re.compile(r">\s*+(?:[!-~]?[\x80-\u07ff]|[\u0800-\uffff]|[!-~]?&#?\w{1,31}+;)(?=\s*+<)")

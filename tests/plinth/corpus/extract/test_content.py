@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from plinth import fingerprint
+from plinth.corpus.documents import documents
 from plinth.corpus.extract.content.engine import (
     FEATURES,
+    MODEL,
     BlockEngine,
     BlockModel,
     default_model,
@@ -17,6 +21,9 @@ from plinth.corpus.extract.content.engine import (
     page_blocks,
     read_model,
 )
+from plinth.corpus.extract.worker import LIBRARIES
+from plinth.corpus.sources.parameters import Bucket, Documents
+from plinth.errors import StageError
 from tests.plinth.corpus.extract.test_lists import NUMBERS
 
 FIRST = (
@@ -210,3 +217,19 @@ def test_a_model_of_another_version_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "model.npz", version=np.int64(99))
     with pytest.raises(ValueError, match=r"model\.npz is of version 99, expected 1"):
         read_model(tmp_path / "model.npz")
+
+
+def test_the_model_is_part_of_the_identity_of_pages_and_workers_check_it() -> None:
+    terms = {"train": True, "redistribute": True, "commercial": True}
+    facts = {"path": "x", "licence": "MIT", "terms": terms, "domain": "d", "snapshot": "s"}
+    params = Documents.model_validate({"extraction": "blocks"})
+    buckets = {
+        kind: Bucket.model_validate({"description": "d", "owner": "o", "sources": [facts | {"kind": kind}]})
+        for kind in ("html", "jsonl")
+    }
+    found = {kind: documents.libraries(bucket, params) for kind, bucket in buckets.items()}
+    (name,) = LIBRARIES["blocks"]
+    assert found["html"][name] == hashlib.sha256(MODEL.read_bytes()).hexdigest()
+    assert name not in found["jsonl"]
+    with pytest.raises(StageError, match="the libraries of this worker differ"):
+        fingerprint.require_libraries("web/documents", {name: "another"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from html import unescape
 from pathlib import Path
@@ -14,16 +13,12 @@ import numpy.typing as npt
 from plinth_text.arrays import F32, I32, I64, U8
 from plinth_text.compiled import compiled
 
-#: Bump when features, or the text that is written, change. A model is learned for one version.
+#: Bump when features, or the text that is written, change. The model's file states it, and is part of the step's
+#: identity.
 VERSION = 1
 #: Features of a block, as in `features.h`.
 FEATURES = 164
 MODEL = Path(__file__).with_name("model.npz")
-
-
-def identity() -> str:
-    """Return what decides the text of a page: the version of the features, and the model's digest."""
-    return f"{VERSION}-{hashlib.sha256(MODEL.read_bytes()).hexdigest()[:16]}"
 
 
 class BlockModel(NamedTuple):
