@@ -2,7 +2,7 @@
 #include "plinth/corpus/extract/content/features.h"
 
 /* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
-   a page of items or of little text. Text next to text that is kept may be JOINED below the limit. */
+   a page of items or of little text. Text next to kept text passes down to JOINED below the limit. */
 #define SURE 1.3862944f
 #define JOINED 3.0f
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, DEEPEST_LEVEL = 16, PROBES = 16 };

@@ -27,7 +27,7 @@ class BlockModel(NamedTuple):
     Args:
         first: first node of each tree; below 0, the complement of a leaf.
         left, right: child of each node if the feature is at most the threshold, and if not.
-        feature, threshold: what each node compares.
+        feature, threshold: feature of each node, and the value that it is compared with.
         leaf: log-odds of the leaves.
         article, other: minimum log-odds on pages with an article, and on other pages.
     """
