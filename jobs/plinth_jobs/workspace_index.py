@@ -53,6 +53,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("Reviews", r"review-\d{4}-W?\d\d\.html", "plinth ops retrospective"),
     ("Incidents", r"incident-\d+\.html", "plinth ops incident show --page"),
     ("Game days", r"gameday-.+\.html", "plinth ops gameday NAME"),
+    ("Qualifications", r"qualification-.+\.html", "plinth qualify"),
     ("Impact", r"impact-.+\.html", "plinth release impact DIGEST"),
     ("Runs", "", "plinth run timeline latest"),
 )

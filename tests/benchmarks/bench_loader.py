@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.records import Manifest, Part
+from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.tokens import packing as packing_index
 from plinth.tokens.mixture import mixture
@@ -32,12 +31,10 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.packing import pack
 from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reading.loader import Loader
-from plinth.tokens.shards.index import write_index
 from plinth.tokens.shards.reader import ShardReader
+from plinth_lab.qualification.trials import drawn_bucket
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
-MEAN_DOCUMENT = 1000
-PART_TOKENS = 32 * 2**20
 REPEATS = 5
 
 
@@ -61,44 +58,6 @@ def main() -> None:
     for row in rows:
         print(f"{row['measure']:<62} {row['value']:>14,.4g} {row['unit']}")
     RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
-
-
-def drawn_bucket(ctx: Context, name: str, tokens: int, seed: int, vocab_size: int = 8192) -> Manifest:
-    """Shards of random documents, as `plinth.tokens.shards.shards` would have written them."""
-    random = np.random.default_rng(seed)
-    shards: list[Part] = []
-    indexes: list[Part] = []
-    for number, start in enumerate(range(0, tokens, PART_TOKENS)):
-        size = min(PART_TOKENS, tokens - start)
-        ends = np.cumsum(
-            random.lognormal(np.log(MEAN_DOCUMENT) - 0.5, 1.0, 2 * size // MEAN_DOCUMENT).astype(np.int64) + 2
-        )
-        ends = np.append(ends[ends < size], size)
-        values = random.integers(1, vocab_size, size, dtype=np.uint16 if vocab_size <= 2**16 else np.uint32)
-        values[ends - 1] = 0
-        facts = {"start": start, "tokens": size}
-        shards.append(Part(name=f"shard-{number:05d}.bin", blob=ctx.store.put_bytes(values.tobytes()), stats=facts))
-        indexes.append(_index(ctx, number, start, ends, facts, random))
-    stats = {
-        "documents": sum(part.rows for part in indexes),
-        "tokens": tokens,
-        "end_of_text": 0,
-        "dtype": values.dtype.str,
-    }
-    parts = (*shards, *indexes)
-    return Manifest(asset=f"{name}/shards", step="drawn", version="1", params={}, inputs={}, parts=parts, stats=stats)
-
-
-def _index(
-    ctx: Context, number: int, start: int, ends: np.ndarray, facts: dict[str, int], random: np.random.Generator
-) -> Part:
-    starts = np.concatenate([[0], ends[:-1]])
-    ids = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(16), len(ends), [None, pa.py_buffer(random.bytes(16 * len(ends)))]
-    )
-    columns = [ids, pa.array(start + starts), pa.array(ends - starts)]
-    columns += [pa.array(np.full(len(ends), number, np.int32)), pa.array(np.arange(len(ends), dtype=np.int32))]
-    return write_index(ctx.store, f"index-{number:05d}.arrow", columns, {**facts, "parts": [number, number]})
 
 
 def _mix(ctx: Context, shards: dict[str, Manifest], width: int, packing: str) -> Manifest:

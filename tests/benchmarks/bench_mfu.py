@@ -1,9 +1,8 @@
 """Model FLOPs utilization: a dense 1B decoder, sequence 4,096, BF16, on one GPU, through `Trainer`.
 
-A step is a step of a run: the loader reads shards and finds the documents, attention stays within them, the guard
-judges the update on the device and the numbers afterward, the next step is launched before the last one is read. Text
-is drawn at random: its content does not affect the time. Steps after the warm-up are launched under CUDA's sync debug
-mode "error": a wait for the device ends the benchmark, so every step it counts is free of waits.
+A step is a step of a run, as `plinth qualify` measures it (`plinth_lab.qualification`). Steps after the warm-up are
+launched under CUDA's sync debug mode "error": a wait for the device ends the benchmark, so every step it counts is free
+of waits.
 
 MFU = FLOPs of the model per token x tokens/s / peak of the device (Chowdhery et al. 2022, "PaLM", appendix B):
 6 per parameter of every matrix product, and 12 L H Q S for attention over the whole square, forward and backward,
@@ -21,178 +20,66 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results" / "mfu.json"
-sys.path[:0] = [str(ROOT / "platform"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / name) for name in ("platform", "registry", "assets", "jobs")]
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:4])  # ranks find the library too
 
 WARMUP_STEPS = 5
-LIBRARIES = ("torch", "deepspeed", "torchao", "numpy")
-
-
-def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
-    """A run of one rank over drawn documents, as its asset would prepare it."""
-    from bench_loader import drawn_bucket
-
-    from plinth.compute.context import Context
-    from plinth.launch.parameters import Launch
-    from plinth.model.parameters import PRESETS, Model
-    from plinth.records import Manifest
-    from plinth.storage.workspace import Workspace
-    from plinth.tokens.mixture import mixture
-    from plinth.tokens.mixture.parameters import Mixture, Phase
-    from plinth.training import preparation
-    from plinth.training.parameters.parallel import Parallel
-    from plinth.training.parameters.run import Training
-
-    ctx = Context(Workspace(workspace).ensure())
-    vocab_size, rows = PRESETS[arguments.preset].vocab_size, arguments.micro * arguments.accumulation
-    tokens = (arguments.steps + WARMUP_STEPS) * rows * arguments.sequence
-    shards = {"text": drawn_bucket(ctx, "text", tokens + arguments.sequence, 1, vocab_size)}
-    phase = Phase(name="all", fraction=1.0, weights={"text": 1.0})
-    mixed = mixture.run(ctx, Mixture(sequence_tokens=arguments.sequence, total_tokens=tokens, phases=(phase,)), shards)
-    facts = {"vocab_size": vocab_size, "end_of_text": 0}
-    tokenizer = Manifest(asset="tokenizer", step="drawn", version="1", params={}, inputs={}, parts=(), stats=facts)
-    training = Training(
-        model=Model(preset=arguments.preset),
-        precision="fp32" if arguments.tiny else "bf16",
-        float8=arguments.float8,
-        micro_batch_sequences=arguments.micro,
-        global_batch_sequences=rows,
-        launch=Launch(ranks=1),
-        parallel=Parallel(zero_stage=1, compile=arguments.compile, activation_checkpointing=arguments.recompute),
-    )
-    return preparation.prepare(ctx, "mfu", training, mixed, shards, tokenizer)
-
-
-def peak_of(device: Any) -> tuple[str, float]:
-    """The device's name and peak; on a CPU, the best of several products of 1,024 x 1,024 matrices.
-
-    Raises:
-        SystemExit: a GPU whose peak is not known.
-    """
-    import torch
-
-    from plinth.launch.devices import DEVICES
-
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        words = name.lower().replace("-", " ").split()
-        found = [made.bf16_flops for key, made in DEVICES.items() if key.partition("-")[0] in words]
-        if not found:
-            raise SystemExit(f"no peak of {name} is known: add it to plinth.launch.devices")
-        return name, found[-1]
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    best = float("inf")
-    for _ in range(8):
-        begun = time.perf_counter()
-        torch.mm(a, b)
-        best = min(best, time.perf_counter() - begun)
-    return f"cpu, {torch.get_num_threads()} threads", 2 * 1024**3 / best
-
-
-def trained(config: Any, rank: Any) -> dict[str, Any]:
-    """Seconds of all steps after the warm-up together, the median of single ones, and how many waited for nothing."""
-    import torch
-
-    from plinth.training.trainer import Trainer
-
-    cuda = rank.device.type == "cuda"
-    trainer = Trainer(config, rank)
-    trainer.begin()
-    stream, before, steps, strict = trainer.batches(1), None, [], 0
-    for step in range(1, config.total_steps + 1):
-        if step == WARMUP_STEPS + 1:
-            trainer.record(before.read())
-            before, begun = None, time.perf_counter()
-        strict += cuda and step > WARMUP_STEPS
-        if cuda:
-            torch.cuda.set_sync_debug_mode("error" if step > WARMUP_STEPS else "default")
-        launched = trainer.launch(stream, step)
-        if cuda:
-            torch.cuda.set_sync_debug_mode("default")
-        if before is not None:
-            steps.append(before.read())
-            trainer.record(steps[-1])
-        before = launched
-    steps.append(before.read())
-    elapsed = time.perf_counter() - begun
-    timed = [one.time.seconds for one in steps if one.step > WARMUP_STEPS]
-    if any(one.vetoed or one.loss != one.loss for one in steps):
-        raise SystemExit("an update was not made, or a loss is no number: the measurement means nothing")
-    count = config.total_steps - WARMUP_STEPS
-    memory = torch.cuda.max_memory_allocated() if cuda else 0
-    facts = {"guard": config.guard.enabled, "document_mask": config.model.document_mask, "memory_bytes": memory}
-    return {"elapsed_s": elapsed, "steps": count, "median_s": statistics.median(timed), "strict": strict, **facts}
-
-
-def versions(cuda: bool) -> dict[str, str]:
-    """Return the versions of the software and the device."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    import torch
-
-    found = {"python": platform.python_version(), "kernel": platform.release()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    if cuda:
-        import pynvml
-
-        pynvml.nvmlInit()
-        found |= {"cuda": str(torch.version.cuda), "driver": str(pynvml.nvmlSystemGetDriverVersion())}
-    return found
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train on the one device there is, and put the numbers together."""
-    import torch
-
+    from plinth.compute.context import Context
     from plinth.model import architectures as counts
-    from plinth.processes import free_port
-    from plinth.training.engine import engine as engines
+    from plinth.storage.workspace import Workspace
+    from plinth.training.attempts import this_host
+    from plinth.training.telemetry import machine_speed
+    from plinth_lab.qualification import trials, work
+    from plinth_lab.qualification.record import sheet_of
 
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    os.environ.update({**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
+    trial = trials.SpeedTrial(
+        preset=arguments.preset, sequence_tokens=arguments.sequence, precision="fp32" if arguments.tiny else "bf16",
+        float8=arguments.float8, compile=arguments.compile, accumulation=arguments.accumulation,
+        steps=arguments.steps, warmup=WARMUP_STEPS,
+    )  # fmt: skip
+    placed = trials.TrialPlacement(micro=arguments.micro, zero_stage=1, recompute=arguments.recompute)
     with tempfile.TemporaryDirectory() as folder:
-        config = prepared(Path(folder), arguments)
-        rank = engines.join(config)
-        name, peak = peak_of(rank.device)
-        found = trained(config, rank)
-        engines.leave()
-    exact = counts.flops_exact(config.model, config.vocab_size, config.sequence_tokens)
+        ctx = Context(Workspace(folder).ensure())
+        device = machine_speed.measure(ctx.workspace).devices[0 if arguments.tiny else 1]
+        sheet = sheet_of(device.name)
+        if sheet is None and not arguments.tiny:
+            raise SystemExit(f"no peak of {device.name} is known: add it to plinth.launch.devices")
+        peak = sheet[1].bf16_flops if sheet else device.flops["fp32"]
+        config = trials.prepared(ctx, trial, placed, 1)
+        words = ("train", str(config.directory.config), str(trial.warmup), "strict")
+        found = trials.on_ranks(1, ctx.workspace.root / "ranks", *words)
+    exact = trials.flops_per_token(config)
     squares = 12 * config.model.layers * config.model.heads * config.model.head_width * config.sequence_tokens
     speed = config.step_tokens() * found["steps"] / found["elapsed_s"]
     return {
-        "device": name,
+        "device": device.name,
         "peak_flops": peak,
         "parameters": counts.parameters(config.model, config.vocab_size).total,
-        "sequence_tokens": config.sequence_tokens,
-        "micro_batch": config.micro_batch_sequences,
-        "accumulation": config.accumulation(),
-        "precision": config.precision,
-        "float8": config.float8,
-        "compile": config.parallel.compile,
-        "guard": found["guard"],
-        "document_mask": found["document_mask"],
+        "trial": trial.model_dump(),
+        "placement": placed.model_dump(),
+        "guard": config.guard.enabled,
+        "document_mask": config.model.document_mask,
         "steps": found["steps"],
-        "steps_without_a_wait": found["strict"],
+        "steps_without_a_wait": found["sync_free"],
         "step_s": found["median_s"],
         "tokens_per_s": speed,
         "flops_per_token": exact,
         "mfu": speed * exact / peak,
         "mfu_causal": speed * (exact - squares // 2) / peak,
         "memory_bytes": found["memory_bytes"],
-        "versions": versions(torch.cuda.is_available()),
+        "driver": work.driver(),
+        "versions": this_host().libraries,
     }
 
 

@@ -141,6 +141,7 @@ NOT_CALLED = {
     "federated rounds": "no federation: tests/jobs/cli/test_federated.py",
     "people list": "needs the MLflow login: tests/jobs/cli/test_people.py",
     "policy removal": "no learned rule: tests/jobs/test_web.py",
+    "qualify": "measures for minutes: tests/plinth_lab/qualification",
     "profile": "no run is under way: tests/jobs/cli/test_profile.py",
     "quarantine": "no lists of illegal content: tests/jobs/test_illegal.py",
     "quarantine find": "no lists of illegal content: tests/jobs/test_illegal.py",

@@ -25,6 +25,7 @@ GROUP = "plinth.commands"
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Commands": {
         "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
+        "qualify": (GROUP, "Measure what this machine reaches in training."),
         "init": ("run", "Create a project: recipe, policy, CI workflow, Dagster project."),
         "recipe": ("run", "Check, print or describe a recipe."),
         "run": ("run", "Run the pipeline, from sources to release; inspect training."),

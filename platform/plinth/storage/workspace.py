@@ -26,6 +26,7 @@
     mlflow/      SQLite database and artifacts of the local MLflow server
     dagster/     databases and logs of Dagster
     gamedays/    signed records of game days, numbered
+    qualifications/  signed records of `plinth qualify`, numbered
     reports/     self-contained pages
     experiments/ references, costs and records of the arms of experiments; their outputs are in the common store
     budget/      settings of the budget, and the ledger of costs and limits

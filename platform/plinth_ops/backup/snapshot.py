@@ -34,7 +34,7 @@ HEAD: Final = "releases/head"
 LOGS: Final = (
     *("releases", "taint", "feed", "consumers", "logins", "audit", "providers", "exclusions", "policies"),
     *("approvals", "attestations", "trust", "papers", "trials", "reviews", "takedown"),
-    *("incidents", "check-waivers", "gamedays"),
+    *("incidents", "check-waivers", "gamedays", "qualifications"),
 )
 #: Assets whose blobs cannot be rebuilt, or only by training again: fetched documents and checkpoints.
 KEPT_ASSETS: Final = re.compile(r".*/sources|.*/documents|lists/.*|run|checkpoint|models/.*|initial.*")
