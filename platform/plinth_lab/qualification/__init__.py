@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from plinth_lab.qualification.record import Figure, Qualification
 
 NAMES = ("devices", "links", "speed", "recovery", "tests")
-COLOURS = {"ok": "green", "low": "yellow", "failed": "red", "not measured": "dim"}
 
 
 @click.command(
