@@ -183,7 +183,7 @@ def questions() -> list[str]:
     return re.findall(r"^```sql\n(.*?)^```", GUIDE.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(2))
 def test_the_questions_of_the_guide_have_answers(exported: Path, number: int) -> None:
-    assert len(questions()) == 5
+    assert len(questions()) == 2
     assert ask(exported, questions()[number].strip().rstrip(";"))
