@@ -1,0 +1,140 @@
+"""Search in the text of a list's documents: words by a bounded scan, and near duplicates by the published index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from plinth.compute.context import Context
+from plinth.corpus.dedup.near.index import open_published
+from plinth.errors import IntegrityError
+from plinth_extras.corpus_page.document import Documents
+from plinth_extras.corpus_page.ledger import Ledger, LedgerPart, table
+from plinth_extras.corpus_page.view import PAGE_ROWS, View
+
+#: Bytes of text that one request reads. The next request continues.
+SCAN_BYTES: Final = 48 * 2**20
+#: Characters around a match.
+AROUND: Final = 90
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass
+class Found:
+    """Documents that contain the words of a list, in order.
+
+    Args:
+        searched: documents of the list that were read; `after` continues behind them, and is 0 at the end.
+        rows: rows of the ledger, each with `before`, `match` and `behind`.
+    """
+
+    searched: int = 0
+    after: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def words(ctx: Context, ledger: Ledger, view: View) -> Found:
+    """Search the texts of a list for a phrase, ignoring the case of letters.
+
+    At most `SCAN_BYTES` of text are read, from the document numbered `view.after` of the whole ledger on, until a page
+    of matches is found. The result is the same for every request with this address.
+    """
+    documents, found, first = Documents(ctx, ledger), Found(), 0
+    budget, hits = SCAN_BYTES, list[tuple[tuple[int, int], dict[str, str]]]()
+    for number, part in enumerate(ledger.parts):
+        begin = max(0, view.after - first)
+        if begin < part.part.rows:
+            wanted = _wanted(ledger, view, part)
+            for group in _groups(documents, part, wanted[wanted >= begin]):
+                if budget <= 0 or len(hits) >= PAGE_ROWS:
+                    found.after = first + int(group.rows[0])
+                    return _named(ledger, found, hits)
+                budget -= group.bytes
+                found.searched += len(group.rows)
+                column = group.read()
+                matches = pc.indices_nonzero(pc.match_substring(column, view.text, ignore_case=True)).to_pylist()
+                hits += [((number, int(group.rows[at])), _excerpt(column[at].as_py(), view.text)) for at in matches]
+        first += part.part.rows
+    return _named(ledger, found, hits)
+
+
+def near(ctx: Context, ledger: Ledger, view: View) -> list[dict[str, Any]]:
+    """Return the documents of a list that are similar to a text, most similar first, each with `similarity`.
+
+    Raises:
+        MissingError, IntegrityError: there is no near-duplicate index, or it is damaged.
+    """
+    with open_published(ctx) as index:
+        matches = [match for match in index.near(view.similar, limit=PAGE_ROWS) if match.id]
+    rows = ledger.find([str(match.id) for match in matches], view)
+    found = [(rows.get(str(match.id)), match) for match in matches]
+    return [{**row, "similarity": match.best, "exact": match.exact} for row, match in found if row]
+
+
+@dataclass(frozen=True)
+class _Group:
+    file: pq.ParquetFile
+    number: int
+    rows: Rows
+    first: int
+    bytes: int
+
+    def read(self) -> pa.ChunkedArray:
+        column = self.file.read_row_group(self.number, columns=["text"]).column("text")
+        return column.take(pa.array(self.rows - self.first)) if len(self.rows) < len(column) else column
+
+
+def _wanted(ledger: Ledger, view: View, part: LedgerPart) -> Rows:
+    """Return the rows of a part that are in the list."""
+    if not view.filtered:
+        return np.arange(part.part.rows)
+    where, values = view.where()
+    return ledger.numbers(f"select file_row_number as n from {table([part.path])} where {where} order by n", values)
+
+
+def _groups(documents: Documents, part: LedgerPart, wanted: Rows) -> Iterator[_Group]:
+    """Yield the row groups of the documents' part that contain wanted rows."""
+    if not len(wanted):
+        return
+    own = documents.part(part.bucket, part.number)
+    path = documents.ctx.store.open_path(own.blob)
+    try:
+        with pq.ParquetFile(path) as file:
+            at, first = file.schema_arrow.get_field_index("text"), 0
+            for number in range(file.num_row_groups):
+                held = file.metadata.row_group(number)
+                begin, end = np.searchsorted(wanted, [first, first + held.num_rows])
+                if end > begin:
+                    size = held.column(at).total_uncompressed_size
+                    yield _Group(file, number, wanted[begin:end], first, size)
+                first += held.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise IntegrityError(
+            f"{path} ({part.bucket}/{own.name}) cannot be read",
+            found=error,
+            remedy=f"delete the file and run `plinth run --select {part.bucket}/documents`",
+        ) from error
+
+
+def _named(ledger: Ledger, found: Found, hits: Sequence[tuple[tuple[int, int], dict[str, str]]]) -> Found:
+    rows = ledger.at([place for place, _ in hits])
+    found.rows = [row | excerpt for row, (_, excerpt) in zip(rows, hits, strict=True)]
+    return found
+
+
+def _excerpt(text: str, phrase: str) -> dict[str, str]:
+    match = re.search(re.escape(phrase), text, re.IGNORECASE)
+    start, end = match.span() if match else (0, 0)
+    return {
+        "before": text[max(0, start - AROUND) : start],
+        "match": text[start:end],
+        "behind": text[end : end + AROUND],
+    }
