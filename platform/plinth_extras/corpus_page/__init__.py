@@ -1,6 +1,9 @@
 """The corpus page: look at the corpus in a browser, label documents, and move the thresholds of rules.
 
+    server       the server's process
     app          routes of the web application (ASGI), error pages, response headers
+    pages        the pages and the two writes
+    site         state of the server, and one request
     access       who may read, label and save; tokens of writes
     view         state of the document list, all of it in the address
     ledger       queries on the published ledger with DuckDB: lists, facets, histograms

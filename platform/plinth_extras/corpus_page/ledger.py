@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,11 +31,14 @@ MEMORY: Final = "192MB"
 THREADS: Final = 2
 #: Queries at once; others wait.
 CONCURRENT: Final = 2
+#: Facets with few values, which are counted together.
+JOINT: Final = ("bucket", "decision", "reason", "language", "licence")
 #: Values of a facet that are listed, most frequent first.
 FACET_VALUES: Final = 14
 #: Bins of a histogram.
 BINS: Final = 44
-CACHED_RESULTS: Final = 512
+#: Results that are kept, and the largest of them in rows.
+CACHED_RESULTS, CACHED_ROWS = 512, 2_000
 #: Columns of a row in the list, if the ledger has them; columns of histograms and of the sort order are added.
 ROW_COLUMNS: Final = (
     "id", "bucket", "domain", "uri", "decision", "reason", "fired", "cluster", "cluster_size", "text_bytes",
@@ -103,68 +107,83 @@ class Ledger:
         """The ledger as an SQL table, with `filename` and `file_row_number`."""
         return table([one.path for one in self.parts])
 
-    def totals(self, view: View) -> Totals:
-        """Count the documents of a list."""
-        where, values = view.where()
-        counted = (
-            "count(*), count(*) filter (decision = 'train'), coalesce(sum(text_bytes), 0), coalesce(sum(tokens), 0)"
-        )
-        (row,) = self.query(f"select {counted} from {self.source} where {where}", values)
-        return Totals(*map(int, row))
+    def counts(self, view: View) -> tuple[Totals, dict[str, list[tuple[str, int]]]]:
+        """Return the totals of a list, and the most frequent values of every facet with their number of documents.
 
-    def facet(self, view: View, facet: str) -> list[tuple[str, int]]:
-        """Return the most frequent values of a facet with their number of documents. The filter of this facet itself is
-        ignored, and chosen values come first. Null is the empty string."""
-        column = quoted(FACETS[facet])
-        where, values = view.where(without=facet)
+        The filter of a facet itself is ignored for its own values; chosen values come first; null is the empty string.
+        Facets with few values are counted together: one scan gives the documents of each combination.
+        """
+        have = [name for name, column in FACETS.items() if column in self.columns and name not in UNLISTED]
+        joint = [name for name in have if name in JOINT]
+        where, values = view.where(*joint)
+        columns = ", ".join(quoted(FACETS[name]) for name in joint)
+        sums = "count(*), coalesce(sum(text_bytes), 0), coalesce(sum(tokens), 0)"
+        rows = self.query(f"select {columns}, {sums} from {self.source} where {where} group by all", values)
+        chosen = [set(view.values(name)) for name in joint]
+        tallies: dict[str, Counter[str]] = {name: Counter() for name in joint}
+        total, trained = [0, 0, 0], 0
+        for found in rows:
+            row = [*(value or "" for value in found[: len(joint)]), *found[len(joint) :]]
+            misses = [at for at, wanted in enumerate(chosen) if wanted and row[at] not in wanted]
+            if not misses:
+                total = [total[i] + int(row[len(joint) + i]) for i in range(3)]
+                trained += int(row[len(joint)]) if row[joint.index("decision")] == "train" else 0
+            for at in misses if len(misses) == 1 else range(len(joint)) if not misses else ():
+                tallies[joint[at]][row[at]] += int(row[len(joint)])
+        facets = {
+            name: _listed(tallies[name], view.values(name)) if name in joint else self._facet(view, name)
+            for name in have
+        }
+        return Totals(total[0], trained, total[1], total[2]), facets
+
+    def _facet(self, view: View, facet: str) -> list[tuple[str, int]]:
+        """Return the values of a facet that may have many values."""
+        column, (where, values) = quoted(FACETS[facet]), view.where(facet)
+        value = f"unnest({column})" if facet == "rule" else column
         chosen = list(view.values(facet))
-        unnested = f"unnest(case when len({column}) = 0 then [''] else {column} end)"
-        taken = f"select {unnested if facet == 'rule' else column} as value from {self.source} where {where}"
         rows = self.query(
-            f"select coalesce(value, ''), count(*) as n from ({taken}) group by value "
+            f"select coalesce(value, ''), count(*) as n "
+            f"from (select {value} as value from {self.source} where {where}) group by value "
             "order by list_contains(?, coalesce(value, '')) desc, n desc, value limit ?",
             [*values, chosen, FACET_VALUES + len(chosen)],
         )
-        found = {str(value): int(n) for value, n in rows}
-        return list(({value: found.get(value, 0) for value in chosen} | found).items())
+        return _listed(Counter({str(value): int(n) for value, n in rows}), chosen)
 
-    def facets(self, view: View) -> dict[str, list[tuple[str, int]]]:
-        """Return the values of every facet that the ledger has. Facets without a filter are counted in one scan."""
-        have = [name for name, column in FACETS.items() if column in self.columns and name not in UNLISTED]
-        free = [name for name in have if name != "rule" and not view.values(name)]
-        columns = [quoted(FACETS[name]) for name in free]
-        where, values = view.where()
-        rows = self.query(
-            f"select grouping({', '.join(columns)}), coalesce({', '.join(columns)}, ''), count(*) from {self.source} "
-            f"where {where} group by grouping sets ({', '.join(f'({one})' for one in columns)}) order by 3 desc, 2",
-            values,
-        ) if columns else []  # fmt: skip
-        found = {name: self.facet(view, name) for name in have if name not in free}
-        for at, name in enumerate(free):
-            others = 2 ** len(free) - 1 - 2 ** (len(free) - 1 - at)  # DuckDB's number of this grouping set
-            found[name] = [(str(value), int(n)) for number, value, n in rows if number == others][:FACET_VALUES]
-        return {name: found[name] for name in have}
-
-    def histogram(self, view: View, column: str) -> list[Bin]:
-        """Return the histogram of a numeric column over the list, ignoring the range of this column itself.
+    def histograms(self, view: View) -> list[tuple[str, list[Bin]]]:
+        """Return the histograms of a list. The range of a column itself is ignored for its own histogram.
 
         The bins span the whole ledger, so that they stay where they are when a filter changes.
         """
-        edges = self.edges(column)
-        where, values = view.where(without=column)
+        free = [column for column in view.shown if view.range_of(column) is None]
+        found = self._histograms(view, free) if free else {}
+        for column in view.shown:
+            if column not in found:
+                found |= self._histograms(view, [column])
+        return [(column, found[column]) for column in view.shown]
+
+    def _histograms(self, view: View, columns: Sequence[str]) -> dict[str, list[Bin]]:
+        """Return the histograms of columns with the same filter, in one scan."""
+        edges = {column: self.edges(column) for column in columns}
         # DuckDB includes the upper bound of a bin; the number just below an edge therefore excludes the edge
-        bounds = np.nextafter(np.array(edges[1:]), -math.inf).tolist()
+        bounds = {column: np.nextafter(np.array(own[1:]), -math.inf).tolist() for column, own in edges.items()}
+        where, values = view.where(*columns)
+        drawn = ", ".join(f"histogram({quoted(column)}::double, ?)" for column in columns)
         rows = self.query(
-            f"select decision = 'train', histogram({quoted(column)}::double, ?) from {self.source} "
-            f"where {where} and isfinite({quoted(column)}::double) group by 1",
-            [bounds, *values],
+            f"select decision = 'train', {drawn} from {self.source} where {where} group by 1",
+            [*bounds.values(), *values],
         )
-        counts = {bool(trained): dict(found) for trained, found in rows}
-        pairs = zip(edges, edges[1:], bounds, strict=False)
-        return [
-            Bin(low, high, *(int(counts.get(side, {}).get(bound, 0)) for side in (True, False)))
-            for low, high, bound in pairs
-        ]
+        counts = {bool(row[0]): row[1:] for row in rows}
+
+        def bar(at: int, bound: float, trained: bool) -> int:
+            return int((counts[trained][at] or {}).get(bound, 0)) if trained in counts else 0
+
+        return {
+            column: [
+                Bin(low, high, bar(at, bound, True), bar(at, bound, False))
+                for low, high, bound in zip(edges[column], edges[column][1:], bounds[column], strict=False)
+            ]
+            for at, column in enumerate(columns)
+        }
 
     def edges(self, column: str) -> tuple[float, ...]:
         """Return the edges of the bins of a column."""
@@ -223,7 +242,7 @@ class Ledger:
 
     def query(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return all rows of a query, from the cache if it was answered before."""
-        return self._reader.rows(self, sql, values)
+        return self._reader.rows(sql, values)
 
     def numbers(self, sql: str, values: Sequence[Any]) -> npt.NDArray[np.int64]:
         """Return the whole numbers of a query's column `n`, which may be many; they are not cached."""
@@ -265,7 +284,8 @@ class LedgerReader:
             ("lock_configuration", True),
         ):
             self._connection.execute(f"set {name} = {value!r}" if isinstance(value, str) else f"set {name} = {value}")
-        self._slots, self._cache = threading.BoundedSemaphore(CONCURRENT), lru_cache(CACHED_RESULTS)(self._rows)
+        self._slots, self._lock = threading.BoundedSemaphore(CONCURRENT), threading.Lock()
+        self._cache: OrderedDict[tuple[str, tuple[Any, ...]], list[tuple[Any, ...]]] = OrderedDict()
         self._columns = lru_cache(4)(self._columns_of)
 
     @contextmanager
@@ -291,9 +311,20 @@ class LedgerReader:
             with self._named_errors():
                 yield Ledger(made, filled, self._columns(made.digest, filled[0].path), self)
 
-    def rows(self, ledger: Ledger, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return all rows of a query on a ledger; the cache's key includes the files, which are named by content."""
-        return self._cache(sql, _frozen(values))
+    def rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return all rows of a query. The key of the cache includes the files, which are named by their content."""
+        key = sql, _frozen(values)
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        found = self._rows(*key)
+        with self._lock:
+            if len(found) <= CACHED_ROWS:
+                self._cache[key] = found
+            while len(self._cache) > CACHED_RESULTS:
+                self._cache.popitem(last=False)
+        return found
 
     def numbers(self, sql: str, values: Sequence[Any]) -> npt.NDArray[np.int64]:
         """Return the whole numbers of a query's column `n`."""
@@ -327,6 +358,14 @@ class LedgerReader:
                 expected="the Parquet parts of the published ledger",
                 remedy="`plinth run --select ledger` writes it again",
             ) from error
+
+
+def _listed(tally: Counter[str], chosen: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the chosen values, followed by the most frequent other values."""
+    others = sorted(
+        ((value, n) for value, n in tally.items() if value not in chosen), key=lambda one: (-one[1], one[0])
+    )
+    return [*((value, tally[value]) for value in chosen), *others[:FACET_VALUES]]
 
 
 def table(paths: Sequence[str]) -> str:

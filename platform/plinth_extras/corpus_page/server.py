@@ -12,7 +12,8 @@ import uvicorn
 from plinth.errors import MissingError, RequestError
 from plinth_extras.corpus_page import HOST
 from plinth_extras.corpus_page.access import Access
-from plinth_extras.corpus_page.app import CorpusPage, app
+from plinth_extras.corpus_page.app import app
+from plinth_extras.corpus_page.site import CorpusPage
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings
 

@@ -148,27 +148,27 @@ class View:
         others = tuple(one for one in self.ranges if one.column != column)
         return self.link(ranges=others if low is None and high is None else (*others, Range(column, low, high)))
 
-    def where(self, without: str = "") -> tuple[str, list[Any]]:
+    def where(self, *without: str) -> tuple[str, list[Any]]:
         """Return the filter as an SQL condition with its parameters.
 
         Args:
-            without: facet or column whose own filter is left out, for the counts of its values.
+            without: facets and columns whose own filters are left out, for the counts of their values.
         """
         tests, values = ["true"], list[Any]()
         for facet, column in FACETS.items():
-            given = self.values(facet) if facet != without else ()
+            given = self.values(facet) if facet not in without else ()
             if not given:
                 continue
-            named = [one for one in given if one]
-            several = f"list_has_any({quoted(column)}, ?)" if facet == "rule" else f"list_contains(?, {quoted(column)})"
-            absent = f"len({quoted(column)}) = 0" if facet == "rule" else f"{quoted(column)} is null"
-            tests.append("(" + " or ".join([several] * bool(named) + [absent] * ("" in given)) + ")")
-            values += [named] * bool(named)
-        for one in self.ranges:
-            if one.column != without:
-                for bound, sign in ((one.low, ">="), (one.high, "<")):
+            named = [value for value in given if value]
+            one = f"list_contains({quoted(column)}, ?)" if facet == "rule" else f"{quoted(column)} = ?"
+            absent = f"{quoted(column)} is null"  # a list of rules is never null
+            tests.append("(" + " or ".join([one] * len(named) + [absent] * ("" in given)) + ")")
+            values += named
+        for within in self.ranges:
+            if within.column not in without:
+                for bound, sign in ((within.low, ">="), (within.high, "<")):
                     if bound is not None:
-                        tests.append(f"{quoted(one.column)} {sign} ?")
+                        tests.append(f"{quoted(within.column)} {sign} ?")
                         values.append(bound)
         return " and ".join(tests), values
 
