@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import click
 
-from plinth.extensions import require
 from plinth_jobs.cli.options import Settings, examples, recipe_option, shared
 
 HOST = "127.0.0.1"
@@ -50,6 +49,8 @@ def page(settings: Settings, port: int, origin: tuple[str, ...], editor: tuple[s
     The page shows the documents of the published ledger. Labels are stored as by `plinth corpus review`. Rules are
     saved into the recipe file only on request.
     """
+    from plinth.extensions import require
+
     require("duckdb", "page")
     from plinth_extras.corpus_page.server import serve
 

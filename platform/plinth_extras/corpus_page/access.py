@@ -1,4 +1,4 @@
-"""Who may read the corpus page, label documents, and save thresholds.
+"""Access to the corpus page: readers, reviewers who label, and editors who save rules.
 
 On loopback, only the user who runs the server may connect; other users of the machine are refused. Behind a proxy that
 `plinth ops people login --behind-proxy` describes, every person whom the proxy names may read and label, and only the

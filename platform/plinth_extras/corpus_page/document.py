@@ -25,7 +25,7 @@ from plinth.provenance import document_rows
 from plinth.provenance.ledger_columns import BASE, JOIN
 from plinth.records import Manifest, Part
 from plinth.storage.parts import read_row
-from plinth_extras.corpus_page.ledger import ROW_COLUMNS, Ledger
+from plinth_extras.corpus_page.ledger import ROW_COLUMNS, OpenLedger
 from plinth_extras.corpus_page.view import quoted
 from plinth_extras.corpus_page.whatif import annotators, ledger_column
 
@@ -50,7 +50,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class TextWindow:
+class DocumentWindow:
     """Window of a document's text, and the characters cut in the whole document by reason."""
 
     segments: tuple[Segment, ...]
@@ -69,10 +69,10 @@ class FiredRule:
     values: Mapping[str, Any]
 
 
-class Documents:
+class DocumentReader:
     """Documents of an open ledger. The manifests are those from which the ledger was derived."""
 
-    def __init__(self, ctx: Context, ledger: Ledger) -> None:
+    def __init__(self, ctx: Context, ledger: OpenLedger) -> None:
         self.ctx, self.ledger = ctx, ledger
 
     def place(self, id_: str, hint: str) -> Place:
@@ -121,7 +121,7 @@ class Documents:
         except ValidationError:
             return Policy()
 
-    def window(self, place: Place, start: int, length: int) -> TextWindow:
+    def window(self, place: Place, start: int, length: int) -> DocumentWindow:
         """Return a window of a document's text, in code points, with its edits.
 
         Raises:
@@ -138,7 +138,7 @@ class Documents:
         cut: dict[str, int] = {}
         for edit in edits:
             cut[edit["reason"]] = cut.get(edit["reason"], 0) + edit["end_cp"] - edit["start_cp"]
-        return TextWindow(tuple(segments(text, start, edits, personal)), start, start + len(text), characters, cut)
+        return DocumentWindow(tuple(segments(text, start, edits, personal)), start, start + len(text), characters, cut)
 
     def edits(self, place: Place) -> list[dict[str, Any]]:
         """Return the edits of a document in order: those of its verdict, or of a dropped document those that each stage

@@ -85,7 +85,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class OpenLedger:
     """Ledger that is open for queries.
 
     Args:
@@ -289,7 +289,7 @@ class LedgerReader:
         self._columns = lru_cache(4)(self._columns_of)
 
     @contextmanager
-    def opened(self, ctx: Context) -> Iterator[Ledger]:
+    def opened(self, ctx: Context) -> Iterator[OpenLedger]:
         """Open the published ledger of a workspace. Its files stay available until the end of the `with` block.
 
         Raises:
@@ -309,7 +309,7 @@ class LedgerReader:
             # an empty part has no place in a list, and its schema may lack columns
             filled = tuple(one for one in parts if one.part.rows)
             with self._named_errors():
-                yield Ledger(made, filled, self._columns(made.digest, filled[0].path), self)
+                yield OpenLedger(made, filled, self._columns(made.digest, filled[0].path), self)
 
     def rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return all rows of a query. The key of the cache includes the files, which are named by their content."""
@@ -411,7 +411,7 @@ def _thawed(values: Sequence[Any]) -> list[Any]:
     return [list(value) if isinstance(value, tuple) else value for value in values]
 
 
-def is_stale(ctx: Context, ledger: Ledger) -> bool:
+def is_stale(ctx: Context, ledger: OpenLedger) -> bool:
     """Return True if verdicts have been published since the ledger was written."""
     names = (name for name in ledger.made.inputs if name.endswith("/verdicts"))
     try:

@@ -14,8 +14,8 @@ from plinth.compute.context import Context
 from plinth.corpus.slices import reviews
 from plinth.errors import MissingError, PlinthError, RequestError, SignatureError
 from plinth_extras.corpus_page import recipe_edit, search, whatif
-from plinth_extras.corpus_page.document import PREVIEW, WINDOW, Documents, grouped
-from plinth_extras.corpus_page.ledger import ROW_COLUMNS, Ledger
+from plinth_extras.corpus_page.document import PREVIEW, WINDOW, DocumentReader, grouped
+from plinth_extras.corpus_page.ledger import ROW_COLUMNS, OpenLedger
 from plinth_extras.corpus_page.site import Call
 from plinth_extras.corpus_page.view import MAX_PAGE, PAGE_ROWS, View
 
@@ -69,7 +69,7 @@ def document(call: Call) -> Response:
     start = call.given("from")
     start_cp = int(start) if start.isdigit() and len(start) < 12 else 0
     with call.site.reader.opened(call.ctx) as ledger:
-        own = Documents(call.ctx, ledger)
+        own = DocumentReader(call.ctx, ledger)
         place = own.place(call.request.path_params["id"], call.given("at"))
         row = own.columns(place)
         window = own.window(place, start_cp, PREVIEW if preview else WINDOW)
@@ -131,14 +131,14 @@ def what_if(call: Call) -> Response:
         )
 
 
-def _distribution(ledger: Ledger, rule: whatif.Rule, one: whatif.Threshold) -> Any:
-    """Return the histogram of a threshold's column over the rule's buckets; None for a column that is no number."""
+def _distribution(ledger: OpenLedger, rule: whatif.EvaluatedRule, one: whatif.RuleThreshold) -> Any:
+    """Return the histogram of a threshold's column over the rule's buckets; None for a column without numbers."""
     column = whatif.ledger_column(one.column) if one.column else ""
     view = View(chosen=tuple(("bucket", bucket) for bucket in rule.buckets), shown=(column,))
     return ledger.histograms(view)[0][1] if column in ledger.numeric else None
 
 
-def _saving(call: Call, rule: whatif.Rule) -> dict[str, Any]:
+def _saving(call: Call, rule: whatif.EvaluatedRule) -> dict[str, Any]:
     """Return the rule's text in the recipe, and the reason why it cannot be saved there, or an empty string."""
     path = call.site.recipe_path
     try:

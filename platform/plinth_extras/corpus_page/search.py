@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from plinth.compute.context import Context
 from plinth.corpus.dedup.near.index import open_published
 from plinth.errors import IntegrityError
-from plinth_extras.corpus_page.document import Documents
-from plinth_extras.corpus_page.ledger import Ledger, LedgerPart, table
+from plinth_extras.corpus_page.document import DocumentReader
+from plinth_extras.corpus_page.ledger import LedgerPart, OpenLedger, table
 from plinth_extras.corpus_page.view import PAGE_ROWS, View
 
 #: Bytes of text that one request reads. The next request continues.
@@ -28,7 +28,7 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass
-class Found:
+class WordMatches:
     """Documents that contain the words of a list, in order.
 
     Args:
@@ -41,13 +41,13 @@ class Found:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
-def words(ctx: Context, ledger: Ledger, view: View) -> Found:
+def words(ctx: Context, ledger: OpenLedger, view: View) -> WordMatches:
     """Search the texts of a list for a phrase, ignoring the case of letters.
 
     At most `SCAN_BYTES` of text are read, from the document numbered `view.after` of the whole ledger on, until a page
     of matches is found. The result is the same for every request with this address.
     """
-    documents, found, first = Documents(ctx, ledger), Found(), 0
+    documents, found, first = DocumentReader(ctx, ledger), WordMatches(), 0
     budget, hits = SCAN_BYTES, list[tuple[tuple[int, int], dict[str, str]]]()
     for number, part in enumerate(ledger.parts):
         begin = max(0, view.after - first)
@@ -66,7 +66,7 @@ def words(ctx: Context, ledger: Ledger, view: View) -> Found:
     return _named(ledger, found, hits)
 
 
-def near(ctx: Context, ledger: Ledger, view: View) -> list[dict[str, Any]]:
+def near(ctx: Context, ledger: OpenLedger, view: View) -> list[dict[str, Any]]:
     """Return the documents of a list that are similar to a text, most similar first, each with `similarity`.
 
     Raises:
@@ -92,7 +92,7 @@ class _Group:
         return column.take(pa.array(self.rows - self.first)) if len(self.rows) < len(column) else column
 
 
-def _wanted(ledger: Ledger, view: View, part: LedgerPart) -> Rows:
+def _wanted(ledger: OpenLedger, view: View, part: LedgerPart) -> Rows:
     """Return the rows of a part that are in the list."""
     if not view.filtered:
         return np.arange(part.part.rows)
@@ -100,7 +100,7 @@ def _wanted(ledger: Ledger, view: View, part: LedgerPart) -> Rows:
     return ledger.numbers(f"select file_row_number as n from {table([part.path])} where {where} order by n", values)
 
 
-def _groups(documents: Documents, part: LedgerPart, wanted: Rows) -> Iterator[_Group]:
+def _groups(documents: DocumentReader, part: LedgerPart, wanted: Rows) -> Iterator[_Group]:
     """Yield the row groups of the documents' part that contain wanted rows."""
     if not len(wanted):
         return
@@ -124,7 +124,9 @@ def _groups(documents: Documents, part: LedgerPart, wanted: Rows) -> Iterator[_G
         ) from error
 
 
-def _named(ledger: Ledger, found: Found, hits: Sequence[tuple[tuple[int, int], dict[str, str]]]) -> Found:
+def _named(
+    ledger: OpenLedger, found: WordMatches, hits: Sequence[tuple[tuple[int, int], dict[str, str]]]
+) -> WordMatches:
     rows = ledger.at([place for place, _ in hits])
     found.rows = [row | excerpt for row, (_, excerpt) in zip(rows, hits, strict=True)]
     return found

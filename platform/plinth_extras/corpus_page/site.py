@@ -18,7 +18,7 @@ from plinth.report.page import template
 from plinth.storage import running
 from plinth.text import visible
 from plinth_extras.corpus_page.access import Access, Person
-from plinth_extras.corpus_page.ledger import Ledger, LedgerReader, is_stale
+from plinth_extras.corpus_page.ledger import LedgerReader, OpenLedger, is_stale
 from plinth_extras.corpus_page.view import number
 from plinth_jobs.recipes import FOLDER, load
 
@@ -46,7 +46,7 @@ class Call:
         """Return a value of the address, or an empty string."""
         return str(self.request.query_params.get(name, ""))
 
-    def page(self, name: str, ledger: Ledger | None = None, status: int = 200, **data: Any) -> Response:
+    def page(self, name: str, ledger: OpenLedger | None = None, status: int = 200, **data: Any) -> Response:
         """Render a page."""
         shared = {
             "visible": lambda value: visible(str(value)),

@@ -36,7 +36,7 @@ MAX_HISTOGRAMS: Final = 4
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """Range of a numeric column: `low` is included, `high` is not. None means no bound."""
 
     column: str
@@ -64,7 +64,7 @@ class View:
     """
 
     chosen: tuple[tuple[str, str], ...] = ()
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[ValueRange, ...] = ()
     histograms: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     sort: str = ""
@@ -84,7 +84,7 @@ class View:
             RequestError: a filter, column or number is unknown or invalid.
         """
         have, chosen = set(numeric), list[tuple[str, str]]()
-        ranges, histograms, single = dict[str, Range](), list[str](), dict[str, str]()
+        ranges, histograms, single = dict[str, ValueRange](), list[str](), dict[str, str]()
         pairs = [(name, value) for name, value in query if value or name in FACETS]
         if len(pairs) > MAX_FILTERS or any(len(value) > MAX_CHARACTERS for _, value in pairs):
             raise RequestError(
@@ -119,7 +119,7 @@ class View:
         """Return the chosen values of a facet."""
         return tuple(value for name, value in self.chosen if name == facet)
 
-    def range_of(self, column: str) -> Range | None:
+    def range_of(self, column: str) -> ValueRange | None:
         """Return the range of a column, or None."""
         return next((one for one in self.ranges if one.column == column), None)
 
@@ -146,7 +146,7 @@ class View:
     def within(self, column: str, low: float | None, high: float | None) -> str:
         """Return the address with a range of a column set; two times None removes the range."""
         others = tuple(one for one in self.ranges if one.column != column)
-        return self.link(ranges=others if low is None and high is None else (*others, Range(column, low, high)))
+        return self.link(ranges=others if low is None and high is None else (*others, ValueRange(column, low, high)))
 
     def where(self, *without: str) -> tuple[str, list[Any]]:
         """Return the filter as an SQL condition with its parameters.
@@ -199,7 +199,7 @@ def _column(name: str, have: set[str]) -> str:
     return name
 
 
-def _range(column: str, text: str) -> Range:
+def _range(column: str, text: str) -> ValueRange:
     low, separator, high = text.partition("..")
     try:
         bounds = [float(one) if one.strip() else None for one in (low, high)]
@@ -208,7 +208,7 @@ def _range(column: str, text: str) -> Range:
     if not separator or not all(one is None or math.isfinite(one) for one in bounds):
         expected = "LOW..HIGH with finite numbers, such as 50..1000 or ..0.3"
         raise RequestError(f"{text!r} is not a range", expected=expected)
-    return Range(column, *bounds)
+    return ValueRange(column, *bounds)
 
 
 def _whole(name: str, text: str, least: int, most: int) -> int:

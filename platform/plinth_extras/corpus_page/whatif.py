@@ -1,4 +1,4 @@
-"""What-if: the documents that change sides when a rule of a policy changes, from the ledger's columns.
+"""Effect of a changed rule: the documents that change sides, from the ledger's columns.
 
 The rule is compiled and evaluated by the policy stage's own code (`plinth.corpus.policy`). Only the rule's columns and
 the names of the rules that fired are read. The policy is the first stage, so the counts are exact for what it keeps and
@@ -21,14 +21,13 @@ from plinth.compute.context import Context
 from plinth.corpus.annotate.base import ANNOTATORS
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, GATE_REASONS, compile_policy
 from plinth.corpus.policy.expressions import Expression, column_name, syntax
-from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.parameters import Rule as PolicyRule
+from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.policy.policy import published
 from plinth.corpus.policy.whatif import BATCH_ROWS
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.ledger_columns import JOIN
 from plinth.storage.parts import iter_batches
-from plinth_extras.corpus_page.ledger import Ledger, LedgerPart
+from plinth_extras.corpus_page.ledger import LedgerPart, OpenLedger
 
 #: Documents listed per direction.
 SAMPLES: Final = 25
@@ -36,7 +35,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Rule:
+class EvaluatedRule:
     """Published rule of a policy, and the buckets in which it was evaluated in this form."""
 
     policy: str
@@ -46,7 +45,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Threshold:
+class RuleThreshold:
     """Number that a rule compares with; `column` is empty if the comparison has more than one column.
 
     Args:
@@ -72,7 +71,7 @@ class Side:
 
 
 @dataclass
-class Effect:
+class RuleEffect:
     """Effect of a changed rule, over the buckets that have it."""
 
     documents: int = 0
@@ -87,7 +86,7 @@ class Effect:
     kept: Side = field(default_factory=Side)
 
 
-def rules(ctx: Context, ledger: Ledger, policies: Mapping[str, str]) -> list[Rule]:
+def rules(ctx: Context, ledger: OpenLedger, policies: Mapping[str, str]) -> list[EvaluatedRule]:
     """Return the rules with which the ledger's verdicts were made, in order, by policy.
 
     Args:
@@ -101,10 +100,10 @@ def rules(ctx: Context, ledger: Ledger, policies: Mapping[str, str]) -> list[Rul
                 continue
             text, buckets = found.setdefault((policies.get(bucket, bucket), rule.reason), [rule.drop, []])
             buckets += [bucket] if text == rule.drop else []
-    return [Rule(policy, reason, text, tuple(buckets)) for (policy, reason), (text, buckets) in found.items()]
+    return [EvaluatedRule(policy, reason, text, tuple(buckets)) for (policy, reason), (text, buckets) in found.items()]
 
 
-def fired(ledger: Ledger, known: Sequence[Rule]) -> dict[tuple[str, str], int]:
+def fired(ledger: OpenLedger, known: Sequence[EvaluatedRule]) -> dict[tuple[str, str], int]:
     """Return the number of documents on which each rule fired, by policy and reason."""
     rows = ledger.query(
         f"select bucket, f, count(*) from (select bucket, unnest(fired) as f from {ledger.source}) group by 1, 2", []
@@ -113,7 +112,7 @@ def fired(ledger: Ledger, known: Sequence[Rule]) -> dict[tuple[str, str], int]:
     return {(one.policy, one.reason): sum(counts.get((b, one.reason), 0) for b in one.buckets) for one in known}
 
 
-def rule_of(known: Sequence[Rule], policy: str, reason: str) -> Rule:
+def rule_of(known: Sequence[EvaluatedRule], policy: str, reason: str) -> EvaluatedRule:
     """Return a rule by policy and reason.
 
     Raises:
@@ -126,7 +125,7 @@ def rule_of(known: Sequence[Rule], policy: str, reason: str) -> Rule:
     raise MissingError(f"no rule {policy}/{reason} was evaluated", expected=f"one of {have}")
 
 
-def thresholds(text: str) -> tuple[Threshold, ...]:
+def thresholds(text: str) -> tuple[RuleThreshold, ...]:
     """Return the numbers that a rule compares columns with, in the order of the text."""
     text = text.strip()
     starts = [0]
@@ -145,7 +144,7 @@ def thresholds(text: str) -> tuple[Threshold, ...]:
             if value is not None:
                 sign = _SIGNS[type(node.ops[at - 1])] if at else _MIRRORED[type(node.ops[0])]
                 end = place(operand.end_lineno or 1, operand.end_col_offset or 0)
-                found.append(Threshold(column, sign, value, place(operand.lineno, operand.col_offset), end))
+                found.append(RuleThreshold(column, sign, value, place(operand.lineno, operand.col_offset), end))
     return tuple(sorted(found, key=lambda one: one.start))
 
 
@@ -185,14 +184,14 @@ def moved(text: str, values: Mapping[int, str]) -> str:
     return text
 
 
-def compiled(ledger: Ledger, rule: Rule, text: str) -> Expression:
+def compiled(ledger: OpenLedger, rule: EvaluatedRule, text: str) -> Expression:
     """Parse and check a changed rule as the policy stage does.
 
     Raises:
         RecipeError: the rule cannot be parsed, or names a column that does not exist.
         MissingError: the ledger does not have a column of the rule.
     """
-    policy = Policy(rules=(PolicyRule(reason=rule.reason, drop=text),))
+    policy = Policy(rules=(Rule(reason=rule.reason, drop=text),))
     ((_, expression),) = compile_policy(
         policy, annotators(ledger, rule.buckets), f"corpus.policies.{rule.policy}"
     ).rules
@@ -202,7 +201,7 @@ def compiled(ledger: Ledger, rule: Rule, text: str) -> Expression:
     return expression
 
 
-def annotators(ledger: Ledger, buckets: Sequence[str]) -> tuple[str, ...]:
+def annotators(ledger: OpenLedger, buckets: Sequence[str]) -> tuple[str, ...]:
     """Return the annotators whose columns the ledger has for buckets."""
     have = {name.partition("/")[2] for name in ledger.made.inputs if name.partition("/")[0] in buckets}
     return tuple(sorted(have & set(ANNOTATORS)))
@@ -214,7 +213,7 @@ def ledger_column(name: str) -> str:
     return column if sidecar == DOCUMENTS else f"{sidecar}{JOIN}{column}"
 
 
-def effect(ctx: Context, ledger: Ledger, rule: Rule, text: str, seed: int = 1) -> Effect:
+def effect(ctx: Context, ledger: OpenLedger, rule: EvaluatedRule, text: str, seed: int = 1) -> RuleEffect:
     """Evaluate a changed rule on every document of its buckets, and compare with the published verdicts.
 
     Args:
@@ -224,7 +223,7 @@ def effect(ctx: Context, ledger: Ledger, rule: Rule, text: str, seed: int = 1) -
         RecipeError: the changed rule is invalid.
         MissingError, IntegrityError: a part of the ledger is missing or damaged.
     """
-    expression, found = compiled(ledger, rule, text), Effect()
+    expression, found = compiled(ledger, rule, text), RuleEffect()
     ranked: dict[str, list[tuple[int, tuple[int, int]]]] = {"dropped": [], "kept": []}
     for number, part in enumerate(ledger.parts):
         if part.bucket not in rule.buckets:
@@ -243,14 +242,14 @@ def effect(ctx: Context, ledger: Ledger, rule: Rule, text: str, seed: int = 1) -
     return found
 
 
-def _batches(ctx: Context, ledger: Ledger, part: LedgerPart, expression: Expression) -> Iterator[pa.RecordBatch]:
+def _batches(ctx: Context, ledger: OpenLedger, part: LedgerPart, expression: Expression) -> Iterator[pa.RecordBatch]:
     own = {ledger_column(name) for name in expression.columns}
     names = [*dict.fromkeys(("fired", "decision", "cluster_size", "text_bytes", *sorted(own)))]
     labels = [name for name in names if ledger.columns[name] == "VARCHAR"]
     yield from iter_batches(ctx.store, part.part, names, BATCH_ROWS, labels)
 
 
-def _judge(batch: pa.RecordBatch, expression: Expression, reason: str, found: Effect) -> dict[str, Mask]:
+def _judge(batch: pa.RecordBatch, expression: Expression, reason: str, found: RuleEffect) -> dict[str, Mask]:
     """Add a batch to the counts. Return masks of the documents that are newly dropped and newly kept."""
     columns = {name: batch.column(ledger_column(name)) for name in expression.columns}
     now = expression.evaluate(columns, batch.num_rows)

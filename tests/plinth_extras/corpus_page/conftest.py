@@ -20,7 +20,7 @@ from plinth.compute.context import Context
 from plinth.provenance import ledger as ledger_stage
 from plinth_extras.corpus_page.access import Access
 from plinth_extras.corpus_page.app import app
-from plinth_extras.corpus_page.ledger import Ledger, LedgerReader
+from plinth_extras.corpus_page.ledger import LedgerReader, OpenLedger
 from plinth_extras.corpus_page.site import CorpusPage
 from tests import judged_corpus
 
@@ -57,7 +57,7 @@ def ctx(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Context:
 
 
 @pytest.fixture
-def opened(ctx: Context) -> Iterator[Ledger]:
+def opened(ctx: Context) -> Iterator[OpenLedger]:
     """The ledger, open for queries."""
     with LedgerReader().opened(ctx) as found:
         yield found

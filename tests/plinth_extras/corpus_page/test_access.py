@@ -44,7 +44,7 @@ def test_only_this_user_on_loopback(serve: Serve, tmp_path: Path, monkeypatch: p
     assert one.person(request(5001)).may_edit  # a system without this table
     table.write_text("head\n")
     status, body, _ = site.ask("/")
-    assert (status, "another user of this machine" in body, "data-token=\"\"" in body) == (403, True, True)
+    assert (status, "another user of this machine" in body, 'data-token=""' in body) == (403, True, True)
     assert "ours.yaml" not in body
 
 

@@ -48,7 +48,12 @@ def test_every_link_of_the_pages_answers(serve: Serve) -> None:
         assert not re.search(r" style=|<style|<script(?! src=\"/static/page.js\")| on[a-z]+=", body)
         waiting += [html.unescape(one) for one in re.findall(r'(?:href|src)="(/[^"]*)"', body)]
     assert len(seen) == PAGES
-    assert {address.partition("?")[0].split("/")[1] for address in seen.values()} == {"", "document", "static", "whatif"}
+    assert {address.partition("?")[0].split("/")[1] for address in seen.values()} == {
+        "",
+        "document",
+        "static",
+        "whatif",
+    }
 
 
 @pytest.mark.parametrize(
@@ -158,8 +163,8 @@ def test_a_recipe_that_is_not_the_users_is_not_edited(serve: Serve) -> None:
     site = serve(path=packaged)
     body = site.ask("/whatif?policy=default&reason=few_stop_words&t0=1")[1]
     assert "is not a recipe of yours" in body
-    form = {"token": site.token(), "policy": "default", "reason": "few_stop_words",
-            "drop": "gopher_quality.stop_words < 1", "before": current(load(packaged), "default", "few_stop_words")}  # fmt: skip
+    form = {"token": site.token(), "policy": "default", "reason": "few_stop_words"}
+    form |= {"drop": "gopher_quality.stop_words < 1", "before": current(load(packaged), "default", "few_stop_words")}
     assert site.ask("/whatif/save", form)[0] == 403
     assert packaged.read_bytes() == before
     assert "started without a recipe" in serve(path=None).ask("/whatif?policy=web&reason=few_stop_words&t0=1")[1]

@@ -16,18 +16,18 @@ from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 from plinth_extras.corpus_page import search
-from plinth_extras.corpus_page.document import Documents, Segment, grouped, segments
-from plinth_extras.corpus_page.ledger import Ledger, LedgerReader
+from plinth_extras.corpus_page.document import DocumentReader, Segment, grouped, segments
+from plinth_extras.corpus_page.ledger import LedgerReader, OpenLedger
 from plinth_extras.corpus_page.view import View
 from tests import judged_corpus
 
 
-def rows(opened: Ledger, *query: tuple[str, str]) -> list[dict[str, Any]]:
+def rows(opened: OpenLedger, *query: tuple[str, str]) -> list[dict[str, Any]]:
     return opened.rows(View.parse(query, opened.numeric))
 
 
-def test_personal_data_is_not_shown_even_of_dropped_documents(ctx: Context, opened: Ledger) -> None:
-    own = Documents(ctx, opened)
+def test_personal_data_is_not_shown_even_of_dropped_documents(ctx: Context, opened: OpenLedger) -> None:
+    own = DocumentReader(ctx, opened)
     texts = {judged_corpus.uri("web", row): text for row, (text, _) in enumerate(judged_corpus.texts("web"))}
     personal = [row for row in rows(opened) + rows(opened, ("page", "2")) if "@" in texts.get(row["uri"], "")]
     assert len(personal) == 2
@@ -41,9 +41,9 @@ def test_personal_data_is_not_shown_even_of_dropped_documents(ctx: Context, open
         assert own.window(row["at"], texts[row["uri"]].index("@"), 5).segments[0].reason == "pii"
 
 
-def test_a_document_that_was_dropped_has_the_spans_that_stages_found(ctx: Context, opened: Ledger) -> None:
+def test_a_document_that_was_dropped_has_the_spans_that_stages_found(ctx: Context, opened: OpenLedger) -> None:
     row = rows(opened, ("reason", "too_few_words"))[0]
-    own = Documents(ctx, opened)
+    own = DocumentReader(ctx, opened)
     assert own.edits(row["at"]) == []
     (fired,) = own.rules(row["at"], own.columns(row["at"]))
     assert (fired.reason, fired.text) == ("too_few_words", "gopher_quality.word_count < 20")
@@ -52,8 +52,8 @@ def test_a_document_that_was_dropped_has_the_spans_that_stages_found(ctx: Contex
     assert own.rules(licence["at"], own.columns(licence["at"]))[0].values == {"licence.permitted": False}
 
 
-def test_place_of_a_document(ctx: Context, opened: Ledger) -> None:
-    own, row = Documents(ctx, opened), rows(opened)[3]
+def test_place_of_a_document(ctx: Context, opened: OpenLedger) -> None:
+    own, row = DocumentReader(ctx, opened), rows(opened)[3]
     right = ":".join(map(str, row["at"]))
     for hint in (right, "", "prose:99:1", "nothing:0:0", "web:0:0", "web:a:b", f"{right}9", ":::"):
         assert own.place(row["id"], hint) == row["at"]
@@ -61,8 +61,8 @@ def test_place_of_a_document(ctx: Context, opened: Ledger) -> None:
         own.place("0" * 32, right)
 
 
-def test_duplicates_columns_and_training(ctx: Context, opened: Ledger) -> None:
-    own, row = Documents(ctx, opened), rows(opened, ("in.cluster_size", "2.."))[0]
+def test_duplicates_columns_and_training(ctx: Context, opened: OpenLedger) -> None:
+    own, row = DocumentReader(ctx, opened), rows(opened, ("in.cluster_size", "2.."))[0]
     whole = own.columns(row["at"])
     (other,) = own.duplicates(whole)
     assert (other["cluster"], other["id"] != row["id"]) == (row["cluster"], True)
@@ -71,7 +71,9 @@ def test_duplicates_columns_and_training(ctx: Context, opened: Ledger) -> None:
     assert sum(len(one) for one in found.values()) == len(opened.columns)
     trained = own.columns(rows(opened, ("decision", "train"))[0]["at"])
     tokens, runs = own.training(trained)
-    assert [(one["shards"][0]["position"], one["tokens"]) for one in tokens] == [(trained["position"], trained["tokens"])]
+    assert [(one["shards"][0]["position"], one["tokens"]) for one in tokens] == [
+        (trained["position"], trained["tokens"])
+    ]
     assert runs == []
     assert own.duplicates(trained | {"cluster_size": 1}) == []
 
@@ -82,7 +84,9 @@ def test_duplicates_columns_and_training(ctx: Context, opened: Ledger) -> None:
     st.integers(0, 60),
     st.integers(1, 60),
 )
-def test_segments_are_the_window_in_order(text: str, spans: list[tuple[int, int, str]], start: int, length: int) -> None:
+def test_segments_are_the_window_in_order(
+    text: str, spans: list[tuple[int, int, str]], start: int, length: int
+) -> None:
     start = min(start, len(text) - 1)
     edits = sorted(
         ({"start_cp": at, "end_cp": at + size, "reason": reason, "replacement": ""} for at, size, reason in spans),
@@ -116,7 +120,7 @@ def test_a_huge_document_is_read_in_windows(ctx: Context) -> None:
     text = "a needle here. " + "word " * (HUGE // 5) + "\U0001f600 the end"
     with_text(ctx, text)
     with LedgerReader().opened(ctx) as opened:
-        own, at = Documents(ctx, opened), ("web", 0, 0)
+        own, at = DocumentReader(ctx, opened), ("web", 0, 0)
         window = own.window(at, 0, 100)
         assert (window.segments, window.characters) == ((Segment(text[:100]),), len(text))
         assert own.window(at, len(text) - 9, 100).segments == (Segment("\U0001f600 the end"),)
@@ -127,9 +131,13 @@ def test_a_huge_document_is_read_in_windows(ctx: Context) -> None:
 
 
 def test_words_are_found_within_the_list_and_searches_go_on(
-    ctx: Context, opened: Ledger, monkeypatch: pytest.MonkeyPatch
+    ctx: Context, opened: OpenLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = {judged_corpus.uri(b, row): text for b in ("prose", "web") for row, (text, _) in enumerate(judged_corpus.texts(b))}
+    texts = {
+        judged_corpus.uri(b, row): text
+        for b in ("prose", "web")
+        for row, (text, _) in enumerate(judged_corpus.texts(b))
+    }
     word = "TIDEWATER-house"
     wanted = {uri for uri, text in texts.items() if word.lower() in text}
     found = search.words(ctx, opened, View(text=word))
@@ -151,7 +159,7 @@ def test_words_are_found_within_the_list_and_searches_go_on(
     assert (set(seen), len(seen), requests > 1) == (wanted, 2, True)
 
 
-def test_near_texts_within_the_list(ctx: Context, opened: Ledger) -> None:
+def test_near_texts_within_the_list(ctx: Context, opened: OpenLedger) -> None:
     text = judged_corpus.texts("web")[5][0]
     with pytest.raises(MissingError, match="dedup/index"):
         search.near(ctx, opened, View(similar=text))
@@ -165,8 +173,8 @@ def test_near_texts_within_the_list(ctx: Context, opened: Ledger) -> None:
     assert all(row["bucket"] == "prose" for row in search.near(ctx, opened, inside))
 
 
-def test_a_damaged_text_is_named(ctx: Context, opened: Ledger) -> None:
-    own, row = Documents(ctx, opened), rows(opened)[0]
+def test_a_damaged_text_is_named(ctx: Context, opened: OpenLedger) -> None:
+    own, row = DocumentReader(ctx, opened), rows(opened)[0]
     path = ctx.store.path(own.part(*row["at"][:2]).blob)
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-10])

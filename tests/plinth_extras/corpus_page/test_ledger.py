@@ -17,7 +17,7 @@ from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth_extras.corpus_page import ledger as module
-from plinth_extras.corpus_page.ledger import BINS, FACET_VALUES, Ledger, LedgerReader, edges, is_stale
+from plinth_extras.corpus_page.ledger import BINS, FACET_VALUES, LedgerReader, OpenLedger, edges, is_stale
 from plinth_extras.corpus_page.view import FACETS, View
 
 
@@ -48,7 +48,7 @@ VIEWS = ["", "bucket=web", "decision=drop&bucket=prose&bucket=web", "reason=", "
 
 
 @pytest.mark.parametrize("query", VIEWS)
-def test_counts_facets_and_histograms_are_those_of_the_rows(ctx: Context, opened: Ledger, query: str) -> None:
+def test_counts_facets_and_histograms_are_those_of_the_rows(ctx: Context, opened: OpenLedger, query: str) -> None:
     view, rows = View.parse(parse_qsl(query, keep_blank_values=True), opened.numeric), every(ctx)
     totals, facets = opened.counts(view)
     chosen = [row for row in rows if fits(row, view)]
@@ -74,7 +74,7 @@ def test_counts_facets_and_histograms_are_those_of_the_rows(ctx: Context, opened
             assert (one.documents, one.trained) == (len(inside), sum(row["decision"] == "train" for row in inside))
 
 
-def test_a_bar_leads_to_its_documents(opened: Ledger) -> None:
+def test_a_bar_leads_to_its_documents(opened: OpenLedger) -> None:
     view = View.parse([("hist", "gopher_quality__mean_word_characters")], opened.numeric)
     ((column, bins),) = opened.histograms(view)
     for one in bins:
@@ -82,7 +82,7 @@ def test_a_bar_leads_to_its_documents(opened: Ledger) -> None:
         assert opened.counts(View.parse(query, opened.numeric))[0].documents == one.documents
 
 
-def test_rows_are_in_order_with_their_places(ctx: Context, opened: Ledger) -> None:
+def test_rows_are_in_order_with_their_places(ctx: Context, opened: OpenLedger) -> None:
     rows = every(ctx)
     found = [row for page in (1, 2) for row in opened.rows(View.parse([("page", str(page))], opened.numeric))]
     assert [row["id"] for row in found] == [row["id"] for row in rows]
@@ -96,7 +96,7 @@ def test_rows_are_in_order_with_their_places(ctx: Context, opened: Ledger) -> No
         opened.number("web", 99)
 
 
-def test_documents_of_a_cluster(ctx: Context, opened: Ledger) -> None:
+def test_documents_of_a_cluster(ctx: Context, opened: OpenLedger) -> None:
     row = next(row for row in every(ctx) if row["cluster_size"] == 2)
     found = opened.rows(View.parse([("cluster", row["cluster"])], opened.numeric))
     assert len(found) == 2
@@ -149,7 +149,7 @@ def test_a_damaged_part_is_named(ctx: Context, harm: Any, error: type[Exception]
         pass
 
 
-def test_duckdb_is_confined(ctx: Context, opened: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duckdb_is_confined(ctx: Context, opened: OpenLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     for sql in ("load httpfs", "install httpfs", "set memory_limit = '1TB'"):
         with pytest.raises(Exception, match=r"(?i)extension|configuration"):
             opened.query(sql, [])
@@ -158,7 +158,7 @@ def test_duckdb_is_confined(ctx: Context, opened: Ledger, monkeypatch: pytest.Mo
         small.query(f"select a.id, count(*) from {small.source} a, {small.source} b, {small.source} c group by all", [])
 
 
-def test_a_ledger_that_is_older_than_the_verdicts(ctx: Context, opened: Ledger) -> None:
+def test_a_ledger_that_is_older_than_the_verdicts(ctx: Context, opened: OpenLedger) -> None:
     assert not is_stale(ctx, opened)
     made = ctx.refs.current("web/verdicts")
     ctx.refs.publish(Manifest.model_validate({**made.model_dump(), "version": "again"}), key="again")

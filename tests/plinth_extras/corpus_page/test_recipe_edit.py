@@ -27,7 +27,8 @@ CASES = {
          f"+        drop: {REPEATED}   # by eye"],
     ),
     "quotes stay": (
-        f"{HEAD}corpus: {{policies: {{code: {{rules: [{{drop: 'gopher_quality.word_count < 9', reason: short}}]}}}}}}\n",
+        f"{HEAD}corpus: {{policies: {{code: {{rules: "
+        "[{drop: 'gopher_quality.word_count < 9', reason: short}]}}}\n",
         "code", "short", "language.label == 'de'",
         ["-corpus: {policies: {code: {rules: [{drop: 'gopher_quality.word_count < 9', reason: short}]}}}",
          "+corpus: {policies: {code: {rules: [{drop: 'language.label == ''de''', reason: short}]}}}"],
@@ -57,7 +58,8 @@ CASES = {
         ["+corpus:", "+  policies:", *(f"+{line}" for line in CODE)],
     ),
     "an inherited list, into a flow mapping": (
-        f"{HEAD}corpus: {{holdout: {{fraction: 0.05}}}} # small\n", "code", "too_few_words", "gopher_quality.word_count < 9",
+        f"{HEAD}corpus: {{holdout: {{fraction: 0.05}}}} # small\n",
+        "code", "too_few_words", "gopher_quality.word_count < 9",
         ["-corpus: {holdout: {fraction: 0.05}} # small",
          "+corpus: {holdout: {fraction: 0.05}, policies: {code: {rules: [{reason: too_few_words, drop: "
          "gopher_quality.word_count < 9}, {reason: repeated, drop: gopher_repetition.duplicate_10_grams > 0.60}]}}}"
@@ -86,7 +88,7 @@ def test_only_these_lines_change(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_line_ends_of_windows_and_a_byte_order_mark_stay(tmp_path: Path, name: str) -> None:
-    text, policy, reason, new, lines = CASES[name]
+    text, policy, reason, new, _ = CASES[name]
     path = tmp_path / "ours.yaml"
     saved(path, "\ufeff" + text.replace("\n", "\r\n"), policy, reason, new)
     after = path.read_bytes().decode()
@@ -96,7 +98,10 @@ def test_line_ends_of_windows_and_a_byte_order_mark_stay(tmp_path: Path, name: s
 
 
 def test_the_last_line_needs_no_line_end(tmp_path: Path) -> None:
-    assert saved(tmp_path / "ours.yaml", HEAD.rstrip(), "code", "repeated", REPEATED)[:2] == ["+corpus:", "+  policies:"]
+    assert saved(tmp_path / "ours.yaml", HEAD.rstrip(), "code", "repeated", REPEATED)[:2] == [
+        "+corpus:",
+        "+  policies:",
+    ]
 
 
 def test_mode_and_link_of_the_file_stay(tmp_path: Path) -> None:

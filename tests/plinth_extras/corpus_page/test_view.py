@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from plinth.errors import RequestError
-from plinth_extras.corpus_page.view import MAX_PAGE, Range, View, number
+from plinth_extras.corpus_page.view import MAX_PAGE, ValueRange, View, number
 
 NUMERIC = ("text_bytes", "language__score", "edits")
 
@@ -17,12 +17,11 @@ def parsed(query: str) -> View:
 
 
 def test_a_link_is_read_as_the_same_state() -> None:
-    query = (
-        "bucket=a&bucket=b+%26+c&reason=&in.text_bytes=50..1e9&in.language__score=..0.3&hist=edits&sort=-edits&text=x%3C"
-    )
+    query = "bucket=a&bucket=b+%26+c&reason=&in.text_bytes=50..1e9&in.language__score=..0.3&hist=edits&sort=-edits"
+    query += "&text=x%3C"
     view = parsed(query)
     assert view.chosen == (("bucket", "a"), ("bucket", "b & c"), ("reason", ""))
-    assert view.ranges == (Range("text_bytes", 50, 1e9), Range("language__score", None, 0.3))
+    assert view.ranges == (ValueRange("text_bytes", 50, 1e9), ValueRange("language__score", None, 0.3))
     assert (view.histograms, view.sort, view.text) == (("edits",), "-edits", "x<")
     assert parsed(view.link(page=3).removeprefix("/?")) == parsed(f"{query}&page=3")
 
@@ -32,7 +31,7 @@ def test_a_value_is_added_and_removed() -> None:
     more = parsed(view.toggled("bucket", "b").removeprefix("/?"))
     assert (more.values("bucket"), more.page) == (("a", "b"), 1)
     assert parsed(more.toggled("bucket", "b").removeprefix("/?")) == parsed("bucket=a")
-    assert parsed(view.within("edits", 1, 2).removeprefix("/?")).range_of("edits") == Range("edits", 1, 2)
+    assert parsed(view.within("edits", 1, 2).removeprefix("/?")).range_of("edits") == ValueRange("edits", 1, 2)
 
 
 def test_values_of_a_facet_are_alternatives_and_its_own_filter_can_be_left_out() -> None:
