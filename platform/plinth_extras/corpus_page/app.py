@@ -13,8 +13,8 @@ from importlib.resources import files
 from typing import Final
 from urllib.parse import parse_qsl
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,8 +23,7 @@ from starlette.routing import Route
 from plinth.errors import ConflictError, MissingError, PlinthError, RecipeError, RequestError, SignatureError
 from plinth.report.page import template
 from plinth_extras.corpus_page import pages
-from plinth_extras.corpus_page.access import Person
-from plinth_extras.corpus_page.site import PACKAGE, Call, CorpusPage
+from plinth_extras.corpus_page.site import PACKAGE, Call, CorpusPage, render
 from plinth_jobs.dagster_pages import RequestGuard
 
 HEADERS: Final = {
@@ -36,6 +35,8 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript"}
+#: Requests that are answered at once, which bounds the memory of the process; others wait.
+CONCURRENT: Final = 3
 #: Largest body of a write.
 MAX_BODY_BYTES: Final = 64 * 1024
 STATUS: Final[tuple[tuple[type[PlinthError], HTTPStatus], ...]] = (
@@ -54,8 +55,10 @@ def app(site: CorpusPage, origins: tuple[str, ...] = ()) -> Starlette:
         origins: public addresses of a proxy.
     """
 
-    def route(path: str, handler: Callable[[Call], Response], *methods: str) -> Route:
-        return Route(path, _endpoint(site, handler), methods=list(methods) or ["GET"])
+    limiter = CapacityLimiter(CONCURRENT)
+
+    def route(path: str, handler: Callable[[Call], Response], method: str = "GET") -> Route:
+        return Route(path, _endpoint(site, handler, limiter), methods=[method])
 
     routes = [
         route("/", pages.documents),
@@ -72,14 +75,16 @@ def app(site: CorpusPage, origins: tuple[str, ...] = ()) -> Starlette:
     )
 
 
-def _endpoint(site: CorpusPage, handler: Callable[[Call], Response]) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    site: CorpusPage, handler: Callable[[Call], Response], limiter: CapacityLimiter
+) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         body = b""
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_BODY_BYTES:
                 return Response("the request is too large\n", 413, headers=HEADERS)
-        response = await run_in_threadpool(_answered, site, handler, request, body)
+        response = await to_thread.run_sync(_answered, site, handler, request, body, limiter=limiter)
         response.headers.update(HEADERS)
         return response
 
@@ -88,7 +93,6 @@ def _endpoint(site: CorpusPage, handler: Callable[[Call], Response]) -> Callable
 
 def _answered(site: CorpusPage, handler: Callable[[Call], Response], request: Request, body: bytes) -> Response:
     """Answer a request; a named error becomes a page with what was found, what was expected and what to do."""
-    call = None
     try:
         form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
         person = site.access.person(request)
@@ -98,8 +102,7 @@ def _answered(site: CorpusPage, handler: Callable[[Call], Response], request: Re
         return handler(call)
     except PlinthError as error:
         status = next((code for kind, code in STATUS if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
-        call = call or Call(site, request, Person("", False), {}, site.context())
-        return call.page("error", status=status, error=error, kind=type(error).__name__)
+        return render("error", status, error=error, kind=type(error).__name__)
 
 
 def static(request: Request) -> Response:

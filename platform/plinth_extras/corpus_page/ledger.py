@@ -29,8 +29,6 @@ from plinth_extras.corpus_page.view import FACETS, PAGE_ROWS, UNLISTED, View, qu
 #: DuckDB's own memory; with Python and Arrow, the process stays below 500 MB.
 MEMORY: Final = "192MB"
 THREADS: Final = 2
-#: Queries at once; others wait.
-CONCURRENT: Final = 2
 #: Facets with few values, which are counted together.
 JOINT: Final = ("bucket", "decision", "reason", "language", "licence")
 #: Values of a facet that are listed, most frequent first.
@@ -284,7 +282,7 @@ class LedgerReader:
             ("lock_configuration", True),
         ):
             self._connection.execute(f"set {name} = {value!r}" if isinstance(value, str) else f"set {name} = {value}")
-        self._slots, self._lock = threading.BoundedSemaphore(CONCURRENT), threading.Lock()
+        self._lock = threading.Lock()
         self._cache: OrderedDict[tuple[str, tuple[Any, ...]], list[tuple[Any, ...]]] = OrderedDict()
         self._columns = lru_cache(4)(self._columns_of)
 
@@ -328,12 +326,12 @@ class LedgerReader:
 
     def numbers(self, sql: str, values: Sequence[Any]) -> npt.NDArray[np.int64]:
         """Return the whole numbers of a query's column `n`."""
-        with self._slots, self._connection.cursor() as cursor:
+        with self._connection.cursor() as cursor:
             found = cursor.execute(sql, list(values)).fetchnumpy()["n"]
         return np.asarray(found, dtype=np.int64)
 
     def _rows(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        with self._slots, self._connection.cursor() as cursor:
+        with self._connection.cursor() as cursor:
             return list(cursor.execute(sql, _thawed(values)).fetchall())
 
     def _columns_of(self, digest: str, path: str) -> dict[str, str]:

@@ -60,8 +60,10 @@ def words(ctx: Context, ledger: OpenLedger, view: View) -> WordMatches:
                 budget -= group.bytes
                 found.searched += len(group.rows)
                 column = group.read()
-                matches = pc.indices_nonzero(pc.match_substring(column, view.text, ignore_case=True)).to_pylist()
-                hits += [((number, int(group.rows[at])), _excerpt(column[at].as_py(), view.text)) for at in matches]
+                starts = pc.find_substring(column, view.text, ignore_case=True).to_numpy()
+                for at in np.flatnonzero(starts >= 0).tolist():
+                    excerpt = _excerpt(column[at].as_buffer(), int(starts[at]), view.text)
+                    hits.append(((number, int(group.rows[at])), excerpt))
         first += part.part.rows
     return _named(ledger, found, hits)
 
@@ -132,11 +134,11 @@ def _named(
     return found
 
 
-def _excerpt(text: str, phrase: str) -> dict[str, str]:
-    match = re.search(re.escape(phrase), text, re.IGNORECASE)
-    start, end = match.span() if match else (0, 0)
-    return {
-        "before": text[max(0, start - AROUND) : start],
-        "match": text[start:end],
-        "behind": text[end : end + AROUND],
-    }
+def _excerpt(text: pa.Buffer, start: int, phrase: str) -> dict[str, str]:
+    """Return the characters around a match at a byte of a text. The whole text, which may be large, is not decoded."""
+    most = 4 * AROUND  # bytes of a character
+    before = text[max(0, start - most) : start].to_pybytes().decode("utf-8", "ignore")
+    rest = text[start : start + 4 * len(phrase) + most].to_pybytes().decode("utf-8", "ignore")
+    match = re.match(re.escape(phrase), rest, re.IGNORECASE)
+    end = match.end() if match else len(phrase)
+    return {"before": before[-AROUND:], "match": rest[:end], "behind": rest[end : end + AROUND]}

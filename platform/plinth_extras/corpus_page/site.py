@@ -46,22 +46,29 @@ class Call:
         """Return a value of the address, or an empty string."""
         return str(self.request.query_params.get(name, ""))
 
-    def page(self, name: str, ledger: OpenLedger | None = None, status: int = 200, **data: Any) -> Response:
+    def page(self, name: str, ledger: OpenLedger, **data: Any) -> Response:
         """Render a page."""
-        shared = {
-            "visible": lambda value: visible(str(value)),
-            "number": number,
-            "short": lambda value: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}",
-            "tone_of": lambda reasons: {reason: at % TONES for at, reason in enumerate(reasons)},
+        own: dict[str, Any] = {
             "person": self.person,
-            "token": self.site.access.token(self.person) if self.person.name else "",
+            "token": self.site.access.token(self.person),
             "index": self.site.index(self.ctx),
             "ledger": ledger,
-            "notice": "",
-            "stale": ledger is not None and is_stale(self.ctx, ledger),
-            "recipe": self.site.recipe_path if self.person.name else None,
+            "stale": is_stale(self.ctx, ledger),
+            "recipe": self.site.recipe_path,
         }
-        return HTMLResponse(template(f"{name}.html.j2", PACKAGE).render(shared | data), status)
+        return render(name, **own | data)
+
+
+def render(name: str, status: int = 200, **data: Any) -> Response:
+    """Render a template. Without a person, the page has no token and names nothing of the workspace."""
+    shared = {
+        "visible": lambda value: visible(str(value)),
+        "number": number,
+        "short": lambda value: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}",
+        "tone_of": lambda reasons: {reason: at % TONES for at, reason in enumerate(reasons)},
+    }
+    absent = dict.fromkeys(("person", "token", "index", "ledger", "stale", "recipe", "notice"), "")
+    return HTMLResponse(template(f"{name}.html.j2", PACKAGE).render(shared | absent | data), status)
 
 
 class CorpusPage:
