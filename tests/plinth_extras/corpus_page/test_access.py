@@ -31,7 +31,14 @@ def test_only_this_user_on_loopback(serve: Serve, tmp_path: Path, monkeypatch: p
     row = "   0: 0100007F:{:04X} 0100007F:{:04X} 01 00000000:00000000 00:00000000 00000000  {}        0 1\n"
     monkeypatch.setattr(module, "CONNECTIONS", table)
     one = Access(4000)
-    for user, allowed in ((0, True), (module.os.getuid(), True), (12_345, False)):
+    for own, user, allowed in (
+        (0, 0, True),
+        (1000, 1000, True),
+        (1000, 0, False),
+        (0, 1000, False),
+        (1000, 1001, False),
+    ):
+        monkeypatch.setattr(module.os, "getuid", lambda own=own: own)
         table.write_text("head\n" + row.format(5000, 4001, 0) + row.format(5000, 4000, user))
         if allowed:
             assert one.person(request(5000)).may_edit
