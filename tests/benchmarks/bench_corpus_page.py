@@ -8,8 +8,7 @@ comes from the page's cache; CPU seconds are the server's own and do not depend 
     first      the first answer of a new process: footers of all parts are read and their digests known
     list       a list with a filter by decision, by rule, by domain or by a range
     sorted     the list sorted by a score
-    what-if    a moved threshold: every document judged again, documents that change sides listed
-    document   the columns of one document by its id, without a hint of its place
+    what-if    a moved threshold of both buckets: every document judged again, documents that change sides listed
     peak_mb    largest resident memory of the process
 
     python -m tests.benchmarks.bench_corpus_page [--documents 1000000 10000000] [--folder FOLDER]
@@ -112,7 +111,7 @@ def cases() -> dict[str, list[str]]:
     return {
         "list": [f"/?{one}" for one in lists],
         "sorted": [f"/?sort=-language__score&{one}" for one in low],
-        "what-if": [f"/whatif?policy=web&reason=too_few_words&t0={one}" for one in number],
+        "what-if": [f"/whatif?policy=default&reason=too_few_words&t0={one}" for one in number],
     }
 
 
@@ -121,7 +120,19 @@ def measure(root: Path) -> dict[str, Any]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", str(root), "corpus", "page", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "plinth_jobs.cli",
+        "-w",
+        str(root),
+        "corpus",
+        "page",
+        "-r",
+        "tiny",
+        "--port",
+        str(port),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()

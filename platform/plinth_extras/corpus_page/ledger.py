@@ -6,6 +6,7 @@ load extensions or write files. Every query is a `select` whose values are param
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 from collections import Counter, OrderedDict
@@ -283,7 +284,7 @@ class LedgerReader:
         ):
             self._connection.execute(f"set {name} = {value!r}" if isinstance(value, str) else f"set {name} = {value}")
         self._lock = threading.Lock()
-        self._cache: OrderedDict[tuple[str, tuple[Any, ...]], list[tuple[Any, ...]]] = OrderedDict()
+        self._cache: OrderedDict[tuple[bytes, tuple[Any, ...]], list[tuple[Any, ...]]] = OrderedDict()
         self._columns = lru_cache(4)(self._columns_of)
 
     @contextmanager
@@ -310,13 +311,13 @@ class LedgerReader:
                 yield OpenLedger(made, filled, self._columns(made.digest, filled[0].path), self)
 
     def rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return all rows of a query. The key of the cache includes the files, which are named by their content."""
-        key = sql, _frozen(values)
+        """Return all rows of a query. The query names the files, whose names are digests of their content."""
+        key = hashlib.sha256(sql.encode()).digest(), _frozen(values)
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        found = self._rows(*key)
+        found = self._rows(sql, key[1])
         with self._lock:
             if len(found) <= CACHED_ROWS:
                 self._cache[key] = found

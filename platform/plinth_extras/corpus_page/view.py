@@ -161,7 +161,7 @@ class View:
                 continue
             named = [value for value in given if value]
             one = f"list_contains({quoted(column)}, ?)" if facet == "rule" else f"{quoted(column)} = ?"
-            absent = f"{quoted(column)} is null"  # a list of rules is never null
+            absent = f"len({quoted(column)}) = 0" if facet == "rule" else f"coalesce({quoted(column)}, '') = ''"
             tests.append("(" + " or ".join([one] * len(named) + [absent] * ("" in given)) + ")")
             values += named
         for within in self.ranges:

@@ -30,7 +30,7 @@ def every(ctx: Context) -> list[dict[str, Any]]:
 def fits(row: dict[str, Any], view: View, *without: str) -> bool:
     for facet, column in FACETS.items():
         wanted = view.values(facet) if facet not in without else ()
-        own = row[column] if column == "fired" else [row.get(column) or ""]
+        own = (row[column] or [""]) if column == "fired" else [row.get(column) or ""]
         if wanted and not set(wanted) & set(own):
             return False
     for one in view.ranges:
@@ -44,7 +44,7 @@ def fits(row: dict[str, Any], view: View, *without: str) -> bool:
 
 VIEWS = ["", "bucket=web", "decision=drop&bucket=prose&bucket=web", "reason=", "rule=too_few_words&reason=licence",
          "in.gopher_quality__word_count=..20", "in.text_bytes=60..300&decision=train&in.cluster_size=2..",
-         "domain=a.example&licence=MIT", "reason=nothing"]  # fmt: skip
+         "domain=a.example&licence=MIT", "reason=nothing", "rule="]  # fmt: skip
 
 
 @pytest.mark.parametrize("query", VIEWS)

@@ -39,7 +39,7 @@ def test_values_of_a_facet_are_alternatives_and_its_own_filter_can_be_left_out()
     condition, values = view.where()
     assert values == ["a", "b", "r", 1.0, 2.0]
     assert '("bucket" = ? or "bucket" = ?)' in condition
-    assert '("reason" is null)' in condition
+    assert "(coalesce(\"reason\", '') = '')" in condition
     assert 'list_contains("fired", ?)' in condition
     assert view.where("bucket", "edits")[1] == ["r"]
 
