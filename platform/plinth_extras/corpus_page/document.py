@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.corpus import verdicts
 from plinth.corpus.dedup.sorted_runs import iter_rows
 from plinth.corpus.policy.compiled_policy import COLUMNS, TEXTS, compile_policy
-from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.parameters import EditRule, Policy
 from plinth.corpus.policy.policy import published
 from plinth.errors import IntegrityError, MissingError, RecipeError
 from plinth.provenance import document_rows
@@ -31,8 +31,6 @@ from plinth_extras.corpus_page.whatif import annotators, ledger_column
 
 #: Characters of text on one page, and of a preview.
 WINDOW, PREVIEW = 60_000, 6_000
-#: Spans that are drawn in a window.
-MAX_SPANS: Final = 2_000
 MAX_DUPLICATES: Final = 50
 #: Stages whose edits a document has even if it was dropped before they applied.
 _EDITING: Final = ("lines", "substring", "contamination")
@@ -133,27 +131,48 @@ class DocumentReader:
         characters = int(pc.utf8_length(column)[0].as_py())
         start = min(start, max(0, characters - 1))
         text: str = pc.utf8_slice_codeunits(column, start, start + length)[0].as_py()
-        edits = self.edits(place)
-        personal = {rule.reason for rule in self.policy(bucket).edits if rule.spans.startswith("pii")}
+        edits, personal = self.edits(place), {rule.reason for rule in self.personal_edits(bucket)}
         cut: dict[str, int] = {}
         for edit in edits:
             cut[edit["reason"]] = cut.get(edit["reason"], 0) + edit["end_cp"] - edit["start_cp"]
         return DocumentWindow(tuple(segments(text, start, edits, personal)), start, start + len(text), characters, cut)
 
+    def personal_edits(self, bucket: str) -> list[EditRule]:
+        """Return the edits of a bucket's policy that remove personal data."""
+        return [rule for rule in self.policy(bucket).edits if rule.spans.startswith("pii")]
+
+    def personal(self, bucket: str, number: int, rows: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+        """Return the spans of personal data in documents of a part, by row, whether a document was kept or not."""
+        ordered = sorted(set(rows))
+        found: dict[int, list[dict[str, Any]]] = {row: [] for row in ordered}
+        for rule in self.personal_edits(bucket):
+            sidecar, _, column = rule.spans.partition(".")
+            made = self.manifest(f"{bucket}/{sidecar}")
+            if made is None:
+                continue
+            batches = iter_rows(self.ctx.store, made.named("part-")[number], [column], np.array(ordered))
+            spans = (one for batch in batches for one in batch.column(column).to_pylist())
+            for row, own in zip(ordered, spans, strict=True):
+                found[row] += [{**span, "reason": rule.reason} for span in own or ()]
+        return found
+
     def edits(self, place: Place) -> list[dict[str, Any]]:
         """Return the edits of a document in order: those of its verdict, or of a dropped document those that each stage
-        found."""
-        bucket = place[0]
+        found. Personal data has spans of its own, which no other edit overlaps."""
+        bucket, number, row = place
+        hidden, rules = self.personal(bucket, number, [row])[row], self.policy(bucket).edits
         found = self._row(f"{bucket}/verdicts", "part-", place, "edits")
         if not found:
             found = list[dict[str, Any]]()
             for stage in _EDITING:
                 found += self._row(verdicts.ASSETS[stage], f"{bucket}/part-", place, "edits") or []
-            for rule in self.policy(bucket).edits:
+            for rule in rules:
                 sidecar, _, column = rule.spans.partition(".")
                 spans = self._row(f"{bucket}/{sidecar}", "part-", place, column) or []
                 found += [{**span, "reason": rule.reason} for span in spans]
-        return sorted(found, key=lambda edit: (edit["start_cp"], edit["end_cp"]))
+        personal = {rule.reason for rule in self.personal_edits(bucket)}
+        others = [one for edit in found if edit["reason"] not in personal for one in _outside(edit, hidden)]
+        return sorted([*hidden, *others], key=lambda edit: (edit["start_cp"], edit["end_cp"]))
 
     def _row(self, asset: str, stem: str, place: Place, column: str) -> Any:
         made = self.manifest(asset)
@@ -209,8 +228,7 @@ def segments(text: str, start: int, edits: Sequence[Mapping[str, Any]], personal
     """Yield the pieces of a window of text that begins at code point `start`, cut at the edits. Overlapping edits are
     drawn once, the first in full."""
     at, stop = start, start + len(text)
-    inside = (edit for edit in edits if edit["end_cp"] > start and edit["start_cp"] < stop)
-    for _, edit in zip(range(MAX_SPANS), inside, strict=False):
+    for edit in edits:
         first, last = max(edit["start_cp"], at), min(edit["end_cp"], stop)
         if last <= first:
             continue
@@ -222,6 +240,19 @@ def segments(text: str, start: int, edits: Sequence[Mapping[str, Any]], personal
         at = last
     if at < stop:
         yield Segment(text[at - start :])
+
+
+def _outside(edit: Mapping[str, Any], hidden: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the pieces of an edit that do not overlap hidden spans."""
+    pieces = [(edit["start_cp"], edit["end_cp"])]
+    for span in hidden:
+        halves = (
+            half
+            for start, end in pieces
+            for half in ((start, min(end, span["start_cp"])), (max(start, span["end_cp"]), end))
+        )
+        pieces = [(start, end) for start, end in halves if start < end]
+    yield from ({**edit, "start_cp": start, "end_cp": end} for start, end in pieces)
 
 
 def grouped(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

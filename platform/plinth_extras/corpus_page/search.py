@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from plinth.compute.context import Context
 from plinth.corpus.dedup.near.index import open_published
 from plinth.errors import IntegrityError
-from plinth_extras.corpus_page.document import DocumentReader
+from plinth_extras.corpus_page.document import DocumentReader, segments
 from plinth_extras.corpus_page.ledger import LedgerPart, OpenLedger, table
 from plinth_extras.corpus_page.view import PAGE_ROWS, View
 
@@ -48,24 +48,26 @@ def words(ctx: Context, ledger: OpenLedger, view: View) -> WordMatches:
     of matches is found. The result is the same for every request with this address.
     """
     documents, found, first = DocumentReader(ctx, ledger), WordMatches(), 0
-    budget, hits = SCAN_BYTES, list[tuple[tuple[int, int], dict[str, str]]]()
+    budget, hits = SCAN_BYTES, list[_Hit]()
     for number, part in enumerate(ledger.parts):
         begin = max(0, view.after - first)
-        if begin < part.part.rows:
-            wanted = _wanted(ledger, view, part)
-            for group in _groups(documents, part, wanted[wanted >= begin]):
-                if budget <= 0 or len(hits) >= PAGE_ROWS:
-                    found.after = first + int(group.rows[0])
-                    return _named(ledger, found, hits)
-                budget -= group.bytes
-                found.searched += len(group.rows)
-                column = group.read()
-                starts = pc.find_substring(column, view.text, ignore_case=True).to_numpy()
-                for at in np.flatnonzero(starts >= 0).tolist():
-                    excerpt = _excerpt(column[at].as_buffer(), int(starts[at]), view.text)
-                    hits.append(((number, int(group.rows[at])), excerpt))
+        wanted = _wanted(ledger, view, part) if begin < part.part.rows else np.empty(0, np.int64)
+        for group in _groups(documents, part, wanted[wanted >= begin]):
+            if budget <= 0:
+                found.after = first + int(group.rows[0])
+                return _named(documents, found, hits)
+            budget -= group.bytes
+            column = group.read()
+            starts = pc.find_substring(column, view.text, ignore_case=True).to_numpy()
+            for at in np.flatnonzero(starts >= 0).tolist():
+                if len(hits) == PAGE_ROWS:
+                    found.searched += at
+                    found.after = first + int(group.rows[at])
+                    return _named(documents, found, hits)
+                hits.append(_Hit.of(number, int(group.rows[at]), column[at].as_buffer(), int(starts[at]), view.text))
+            found.searched += len(group.rows)
         first += part.part.rows
-    return _named(ledger, found, hits)
+    return _named(documents, found, hits)
 
 
 def near(ctx: Context, ledger: OpenLedger, view: View) -> list[dict[str, Any]]:
@@ -126,19 +128,46 @@ def _groups(documents: DocumentReader, part: LedgerPart, wanted: Rows) -> Iterat
         ) from error
 
 
-def _named(
-    ledger: OpenLedger, found: WordMatches, hits: Sequence[tuple[tuple[int, int], dict[str, str]]]
-) -> WordMatches:
-    rows = ledger.at([place for place, _ in hits])
-    found.rows = [row | excerpt for row, (_, excerpt) in zip(rows, hits, strict=True)]
+@dataclass(frozen=True)
+class _Hit:
+    """Match in a text: the place of the document, and the characters around the match from code point `start` on."""
+
+    part: int
+    row: int
+    start: int
+    before: str
+    match: str
+    behind: str
+
+    @classmethod
+    def of(cls, part: int, row: int, text: pa.Buffer, at: int, phrase: str) -> _Hit:
+        """Return the match at a byte of a text. The whole text, which may be large, is not decoded."""
+        most = 4 * AROUND  # bytes of a character
+        before = text[max(0, at - most) : at].to_pybytes().decode("utf-8", "ignore")[-AROUND:]
+        rest = text[at : at + 4 * len(phrase) + most].to_pybytes().decode("utf-8", "ignore")
+        match = re.match(re.escape(phrase), rest, re.IGNORECASE)
+        end = match.end() if match else len(phrase)
+        starts_of_characters = (np.frombuffer(text, np.uint8, at) & 0xC0) != 0x80
+        start = int(np.count_nonzero(starts_of_characters)) - len(before)
+        return cls(part, row, start, before, rest[:end], rest[end : end + AROUND])
+
+    def excerpt(self, hidden: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """Return the characters around the match without personal data."""
+        found, at = {}, self.start
+        for name, text in (("before", self.before), ("match", self.match), ("behind", self.behind)):
+            reasons = {str(span["reason"]) for span in hidden}
+            found[name] = "".join(one.text for one in segments(text, at, hidden, reasons))
+            at += len(text)
+        return found
+
+
+def _named(documents: DocumentReader, found: WordMatches, hits: Sequence[_Hit]) -> WordMatches:
+    """Add the matches with their rows of the ledger."""
+    hidden = dict[tuple[int, int], list[dict[str, Any]]]()
+    for number in sorted({hit.part for hit in hits}):
+        part, rows = documents.ledger.parts[number], [hit.row for hit in hits if hit.part == number]
+        spans = documents.personal(part.bucket, part.number, rows)
+        hidden |= {(number, row): sorted(own, key=lambda one: int(one["start_cp"])) for row, own in spans.items()}
+    ledger_rows = documents.ledger.at([(hit.part, hit.row) for hit in hits])
+    found.rows = [row | hit.excerpt(hidden[hit.part, hit.row]) for row, hit in zip(ledger_rows, hits, strict=True)]
     return found
-
-
-def _excerpt(text: pa.Buffer, start: int, phrase: str) -> dict[str, str]:
-    """Return the characters around a match at a byte of a text. The whole text, which may be large, is not decoded."""
-    most = 4 * AROUND  # bytes of a character
-    before = text[max(0, start - most) : start].to_pybytes().decode("utf-8", "ignore")
-    rest = text[start : start + 4 * len(phrase) + most].to_pybytes().decode("utf-8", "ignore")
-    match = re.match(re.escape(phrase), rest, re.IGNORECASE)
-    end = match.end() if match else len(phrase)
-    return {"before": before[-AROUND:], "match": rest[:end], "behind": rest[end : end + AROUND]}

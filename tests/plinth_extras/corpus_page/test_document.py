@@ -16,7 +16,7 @@ from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 from plinth_extras.corpus_page import search
-from plinth_extras.corpus_page.document import DocumentReader, Segment, grouped, segments
+from plinth_extras.corpus_page.document import DocumentReader, Segment, _outside, grouped, segments
 from plinth_extras.corpus_page.ledger import LedgerReader, OpenLedger
 from plinth_extras.corpus_page.view import View
 from tests import judged_corpus
@@ -76,6 +76,18 @@ def test_duplicates_columns_and_training(ctx: Context, opened: OpenLedger) -> No
     ]
     assert runs == []
     assert own.duplicates(trained | {"cluster_size": 1}) == []
+
+
+@given(
+    st.tuples(st.integers(0, 30), st.integers(1, 20)),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=4),
+)
+def test_no_edit_overlaps_personal_data(edit: tuple[int, int], spans: list[tuple[int, int]]) -> None:
+    hidden = [{"start_cp": at, "end_cp": at + size} for at, size in spans]
+    own = {"start_cp": edit[0], "end_cp": sum(edit), "reason": "lines"}
+    covered = {at for span in hidden for at in range(span["start_cp"], span["end_cp"])}
+    pieces = [at for one in _outside(own, hidden) for at in range(one["start_cp"], one["end_cp"])]
+    assert sorted(pieces) == sorted(set(range(edit[0], sum(edit))) - covered)
 
 
 @given(
@@ -143,9 +155,23 @@ def test_words_are_found_within_the_list_and_searches_go_on(
     found = search.words(ctx, opened, View(text=word))
     assert {row["uri"] for row in found.rows} == wanted
     assert (found.searched, found.after, len(wanted)) == (len(texts), 0, 2)
-    assert found.rows[0]["before"].endswith("@")
+    assert all(row["match"] == "15 characters of personal data" for row in found.rows)
+    for row in found.rows:
+        around = row["before"] + row["match"] + row["behind"]
+        assert "tidewater" not in around
+        assert "@" not in around
+        assert around.split("Write to")[0] in texts[row["uri"]]
     assert search.words(ctx, opened, View(text=word, chosen=(("bucket", "prose"),))).rows == []
     assert search.words(ctx, opened, View(text=".*")).rows == []
+
+    common = search.words(ctx, opened, View(text="The"))
+    rest = search.words(ctx, opened, View(text="The", after=common.after))
+    assert len(common.rows) == search.PAGE_ROWS
+    assert common.searched + rest.searched == len(texts)
+    both = [row["uri"] for row in common.rows + rest.rows]
+    assert both == [
+        row["uri"] for row in rows(opened) + rows(opened, ("page", "2")) if "the" in texts[row["uri"]].lower()
+    ]
 
     monkeypatch.setattr(search, "SCAN_BYTES", 1)  # one row group per request
     seen, view, requests = list[str](), View(text=word), 0
