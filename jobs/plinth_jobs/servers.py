@@ -1,4 +1,4 @@
-"""Servers of a workspace, on loopback: Dagster with its daemon, MLflow, the pages of the workspace, its metrics.
+"""Servers of a workspace, on loopback: Dagster with its daemon, MLflow, the workspace's pages, its corpus, its metrics.
 
 Each server is a separate process (`plinth_jobs.supervised`), which is restarted on exit without affecting the others.
 """
@@ -14,7 +14,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 from plinth import processes
@@ -35,6 +37,8 @@ from plinth_registry.mlflow.server import MODELS, ensure_server, find_server
 HOST = "127.0.0.1"
 #: First of the ten ports that are tried for the exporter.
 METRICS_PORT = 9464
+#: First of the ten ports that are tried for the corpus page.
+CORPUS_PORT = 3011
 #: Name of the Dagster code location, which identifies its schedules and sensors.
 LOCATION = "plinth_jobs.definitions"
 
@@ -73,7 +77,9 @@ def up(
     recipe_path = remember(space.root, recipe_path)
     _require_free(dagster_port, "Dagster pages", "--dagster-port")
     _require_free(pages_port, "pages of the workspace", "--pages-port")
-    running.note(space, f"http://{HOST}:{dagster_port}/", f"http://{HOST}:{pages_port}/")
+    corpus_port = _free_from(CORPUS_PORT) if _has_corpus_page() else None
+    corpus = f"http://{HOST}:{corpus_port}/" if corpus_port else ""
+    running.note(space, f"http://{HOST}:{dagster_port}/", f"http://{HOST}:{pages_port}/", corpus)
     metrics_port = _free_from(METRICS_PORT)
     with suppress(TrustError):  # pages can be viewed without a root of trust
         policies.ensure(Context(space), load(recipe_path))
@@ -88,15 +94,18 @@ def up(
     try:
         with tempfile.TemporaryDirectory(prefix="plinth-up-") as folder:
             dagster = _dagster_parts(Path(folder), log, own, dagster_port, origins)
-            exporter = ServerPart("exporter", lambda: _export(log, space, recipe_path, metrics_port))
+            served = partial(_ring_server, log, space, recipe_path)
+            exporter = ServerPart("exporter", lambda: served("ops", "metrics", "serve", "--port", str(metrics_port)))
+            looked = ServerPart("corpus page", lambda: served("corpus", "page", "--port", str(corpus_port)))
             mlflow = ServerPart("MLflow server", lambda: _mlflow(space), shared=True)
             exported = "ops metrics" in installed()
-            parts = [mlflow, *dagster, *([exporter] if exported else [])]
+            parts = [mlflow, *dagster, *([exporter] if exported else []), *([looked] if corpus else [])]
             with _supervised(space, parts, progress) as supervisor:
                 metrics = f"Metrics  http://{HOST}:{metrics_port}/metrics\n" if exported else ""
                 print(
                     f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri.rstrip('/')}{MODELS}\n"
                     f"Pages    {pages}\n"
+                    f"{f'Corpus   {corpus}' if corpus else _NO_CORPUS_PAGE}\n"
                     f"{metrics}Log      {log}\n"
                     "Ctrl-C stops the servers; jobs keep running",
                     flush=True,
@@ -197,10 +206,20 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
     return workspace_index.serve(space, HOST, port)
 
 
-def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
-    """Start the metrics exporter. The exporter ends when this process ends, even if this process is killed."""
+#: Line of `plinth up` where the corpus page would be.
+_NO_CORPUS_PAGE = "Corpus   not served: pip install 'plinth[page]'"
+
+
+def _has_corpus_page() -> bool:
+    """Return True if the corpus page and the library that it needs are installed."""
+    return "corpus page" in installed() and find_spec("duckdb") is not None
+
+
+def _ring_server(log: Path, space: Workspace, recipe_path: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start a server of the ring by its command. The server ends when this process ends, even if this process is
+    killed."""
     command = processes.python("plinth_jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
-    return _start(log, [*command, "ops", "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
+    return _start(log, [*command, *words, "--with-parent"], {}, *processes.JOB)
 
 
 def _free_from(port: int) -> int:

@@ -116,9 +116,11 @@ def _recipe_title(recipe: Recipe | None) -> str:
 
 
 def _servers(ctx: Context) -> Iterator[ServerLink]:
-    """Yield links to Dagster and MLflow while `plinth up` serves them."""
+    """Yield links to the corpus page, Dagster and MLflow while `plinth up` serves them."""
     served, mlflow = running.known(ctx.workspace), find_server(ctx.workspace)
     if served is not None:
+        if served.corpus:
+            yield ServerLink(name="Corpus", url=served.corpus)
         yield ServerLink(name="Dagster", url=served.dagster)
         if mlflow is not None:
             yield ServerLink(name="MLflow", url=f"{mlflow.uri.rstrip('/')}{MODELS}")

@@ -26,7 +26,11 @@ def test_pages_are_linked_while_the_server_lives(ctx: Context, tmp_path: Path) -
     running.note(ctx.workspace, "http://127.0.0.1:3000/", "http://127.0.0.1:3001/")
     assert page_value(ctx, page).value == "http://127.0.0.1:3001/reports/demo-candidate-1.html"
     assert page_value(ctx, tmp_path / "elsewhere.html").value == str(tmp_path / "elsewhere.html")
-    assert '<a href="http://127.0.0.1:3000/">Dagster</a>' in workspace_index.write(ctx, None).read_text()
+    index = workspace_index.write(ctx, None).read_text()
+    assert '<a href="http://127.0.0.1:3000/">Dagster</a>' in index
+    assert ">Corpus</a>" not in index
+    running.note(ctx.workspace, "http://127.0.0.1:3000/", "http://127.0.0.1:3001/", "http://127.0.0.1:3011/")
+    assert '<a href="http://127.0.0.1:3011/">Corpus</a>' in workspace_index.write(ctx, None).read_text()
     path = running.folder(ctx.workspace) / running.FILE
     ended = running.Addresses.model_validate_json(path.read_bytes())
     gone = ended.process.model_copy(update={"started_at_s": 1.0})

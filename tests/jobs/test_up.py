@@ -125,7 +125,7 @@ def test_planted_packages_foreign_requests_and_killed_parts(workspace: Workspace
     with plinth_up(workspace) as (address, printed):
         told = [line.split()[0] for line in printed]
         told = [word for word in told if word not in ("starting", "writing")]  # on a slow machine
-        assert told == ["Dagster", "MLflow", "Pages", "Metrics", "Log", "Ctrl-C"]
+        assert told == ["Dagster", "MLflow", "Pages", "Corpus", "Metrics", "Log", "Ctrl-C"]
         until(lambda: is_up(address), "Dagster is up")
 
         mutation = "mutation { setNuxSeen }"
@@ -134,7 +134,7 @@ def test_planted_packages_foreign_requests_and_killed_parts(workspace: Workspace
         assert asked(address, mutation) == {"setNuxSeen": True}
 
         before = pids(workspace)
-        killed = ("Dagster daemon", "Dagster code location", "MLflow server", "exporter")
+        killed = ("Dagster daemon", "Dagster code location", "MLflow server", "exporter", "corpus page")
         for name in killed:
             os.kill(before[name], signal.SIGKILL)
         until(

@@ -32,7 +32,7 @@ from plinth.provenance.ledger_columns import (
 )
 from plinth.records import Manifest, Part, Step, bucket_of
 from plinth.storage.atomic import join, write_bytes
-from plinth.storage.parts import iter_aligned, iter_batches, write_batches
+from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, iter_batches, write_batches
 from plinth.storage.state import checkout
 from plinth.storage.store import Store
 
@@ -43,7 +43,7 @@ from plinth.storage.store import Store
 # which never became documents, have their own table.
 
 ASSET = "ledger"
-VERSION = "1"
+VERSION = "2"
 
 _DOCUMENTS = ["id", "uri", "captured_at", "snapshot", "licence", "mime", "source_bytes", "extra"]
 _VERDICTS = ["decision", "reason", "cluster", "cluster_size", "edits"]
@@ -180,7 +180,8 @@ def _weight(made: Made, bucket: str) -> tuple[float | None, float | None]:
 def _write(store: Store, task: _Task) -> tuple[Part, ...]:
     sidecars = {name: pq.read_schema(store.open_path(task.slot.sides[name].blob)) for name in task.sidecars}
     schema, stats = schema_of(sidecars), {"trained": 0, "columns": 0}
-    part = write_batches(store, task.slot.documents.name, schema, _batches(store, task, sidecars, schema, stats))
+    batches = _batches(store, task, sidecars, schema, stats)
+    part = write_batches(store, task.slot.documents.name, schema, batches, group_rows=SCORE_GROUP_ROWS)
     return (part.model_copy(update={"stats": {**stats, "columns": len(schema)}}),)
 
 

@@ -85,20 +85,21 @@ FILE = "addresses.json"
 
 
 class Addresses(Frozen):
-    """Addresses of the servers, each with a trailing slash."""
+    """Addresses of the servers, each with a trailing slash; `corpus` is empty if the corpus page is not served."""
 
     process: RunningProcess
     dagster: str
     pages: str
+    corpus: str = ""
 
 
-def note(workspace: Workspace, dagster: str, pages: str) -> None:
+def note(workspace: Workspace, dagster: str, pages: str, corpus: str = "") -> None:
     """Record the addresses that this process serves, until it ends.
 
     Raises:
         WorkspaceError: the folder of the records is not private or cannot be created.
     """
-    known = Addresses(process=RunningProcess.of(os.getpid()), dagster=dagster, pages=pages)
+    known = Addresses(process=RunningProcess.of(os.getpid()), dagster=dagster, pages=pages, corpus=corpus)
     write_bytes(folder(workspace) / FILE, known.model_dump_json().encode())
 
 
