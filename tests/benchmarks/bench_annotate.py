@@ -30,7 +30,7 @@ from cpu import best  # noqa: E402
 from plinth.corpus.annotate.base import ANNOTATORS  # noqa: E402
 from plinth.corpus.annotate.external import BATCH_ROWS  # noqa: E402
 from plinth.corpus.annotate.stage import slices  # noqa: E402
-from plinth_text.english import forget  # noqa: E402
+from plinth_text.shared import forget  # noqa: E402
 
 SCORES = ("gopher_quality", "gopher_repetition", "fineweb", "c4")
 MEASURED = (*SCORES, "language", "licence", "pii")
