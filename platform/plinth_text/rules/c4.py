@@ -23,7 +23,7 @@ from plinth_text.english import edge_buffer as word_edges
 from plinth_text.unicode import flags, utf8
 from plinth_text.words import edge_buffer
 
-#: Columns of `Pages.counts`: a line is counted under one of them in addition to the first.
+#: Columns of `JudgedLines.counts`: a line is counted under one of them in addition to the first.
 (LINES, KEPT, SENTENCES, LONG_WORD, UNENDED, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, NOTICE) = range(10)
 
 
@@ -56,7 +56,7 @@ class KeptLines(NamedTuple):
     words: I64
 
 
-class Pages(NamedTuple):
+class JudgedLines(NamedTuple):
     """Lines of the texts of a column: counts by outcome, and the lines that are kept.
 
     Args:
@@ -69,13 +69,13 @@ class Pages(NamedTuple):
     kept: KeptLines
 
 
-def pages(texts: pa.Array, lines: Lines) -> Pages:
+def pages(texts: pa.Array, lines: Lines) -> JudgedLines:
     """Count the lines of each text by outcome, and return the lines that datatrove's C4 filter keeps."""
-    found: Pages = shared.of_column(*utf8(texts), lines, lambda data, offsets: _pages(data, offsets, lines))
+    found: JudgedLines = shared.of_column(*utf8(texts), lines, lambda data, offsets: _pages(data, offsets, lines))
     return found
 
 
-def _pages(data: U8, offsets: I64, lines: Lines) -> Pages:
+def _pages(data: U8, offsets: I64, lines: Lines) -> JudgedLines:
     rows, ends = offsets.size - 1, edge_buffer(offsets)
     longest = ends.size if lines.english else 0
     memory = ends, np.zeros(ends.size, dtype=np.uint8), *splitter(longest).arguments(), word_edges(longest)
@@ -85,7 +85,7 @@ def _pages(data: U8, offsets: I64, lines: Lines) -> Pages:
     )  # fmt: skip
     words, out = column_words(data, offsets) if lines.english else NO_WORDS, np.zeros((rows, 10), dtype=np.int64)
     count_pages(data, offsets, flags(), *lines, *words, *memory, *kept, out)  # type: ignore[call-arg]
-    return Pages(out, kept)
+    return JudgedLines(out, kept)
 
 
 @compiled
