@@ -11,6 +11,7 @@
     scoring     n-gram language models; features of linear models and trees                    uses words
     arrays      types of the arrays that kernels take
     compiled    functions over arrays in C: declared in Python, compiled once per machine by gcc
+    shared      results about a column that several annotators of a pass need
     private     folders that no other user can write
     errors      exceptions that report what was found, what was expected and what to do
 

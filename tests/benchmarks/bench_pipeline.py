@@ -1,6 +1,6 @@
 """WARCs to curated Parquet: compare `plinth run` with the default policy and datatrove's FineWeb filters as released.
 
-    python tests/benchmarks/bench_pipeline.py CRAWL [--engine trafilatura] [--peer-python PYTHON [--peer-crawl CRAWL]]
+    python tests/benchmarks/bench_pipeline.py CRAWL [--engine ENGINE] [--peer-python PYTHON [--peer-crawl CRAWL]]
 
 CRAWL is a folder of `.warc.gz`. Plinth does every stage up to curated text and its ledger, duplicates, hold-out and
 contamination included; datatrove (`pipeline_peer.py`, which has its configuration) reads, extracts, filters and
@@ -91,7 +91,7 @@ def theirs(crawl: Path, python: str, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("crawl", type=Path)
-    parser.add_argument("--engine", default="resiliparse")
+    parser.add_argument("--engine", default="blocks")
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-crawl", type=Path)
     given = parser.parse_args()

@@ -101,8 +101,8 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
             f"gopher {flag}": lambda t, flag=flag: gopher.gopher_counts(t, flag),
             f"fineweb {flag}": lambda t, flag=flag: fineweb.fineweb_counts(*utf8(t), 30, flag),
             f"repetition {flag}": lambda t, flag=flag: gopher.repetition_shares(t, flag),
-            f"pages {flag}": lambda t, lines=lines: c4.page_counts(t, lines),
-            f"kept {flag}": lambda t, lines=lines: c4.kept_lines(t, lines),
+            f"pages {flag}": lambda t, lines=lines: c4.pages(t, lines).counts,
+            f"kept {flag}": lambda t, lines=lines: c4.pages(t, lines).kept,
         }
     return found
 

@@ -134,7 +134,7 @@ def _alike(count: Callable[[pa.Array], Any], alone: pa.Array, among: pa.Array) -
 
 
 def _after_c4(texts: pa.Array, lines: c4.Lines) -> Any:
-    data, offsets, words = c4.kept_lines(texts, lines)
+    data, offsets, words = c4.pages(texts, lines).kept
     return fineweb.fineweb_counts(data, offsets, 30, lines.english, words if lines.english else None)
 
 
@@ -147,7 +147,7 @@ def kernels(data: bytes) -> None:
         _alike(lambda texts, english=english: fineweb.fineweb_counts(*utf8(texts), 30, english), alone, among)
         _alike(lambda texts, english=english: gopher.repetition_shares(texts, english), alone, among)
         lines = c4.Lines(3, 1000, english=english)
-        _alike(lambda texts, lines=lines: c4.page_counts(texts, lines), alone, among)
+        _alike(lambda texts, lines=lines: c4.pages(texts, lines).counts, alone, among)
         _alike(lambda texts, lines=lines: _after_c4(texts, lines), alone, among)
     a, b = similarity.permutations(16, 1)
     assert (similarity.signatures(alone, 5, a, b)[0][0] == similarity.signatures(among, 5, a, b)[0][1]).all()

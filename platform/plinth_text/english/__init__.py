@@ -16,7 +16,6 @@ exceptions and on random text.
 from __future__ import annotations
 
 import json
-import threading
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from plinth_text import shared
 from plinth_text.arrays import I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
 from plinth_text.unicode import C_DECIMAL, C_WORD, SPACE, classes, flags
@@ -277,9 +277,6 @@ def words(text: str) -> list[str]:
 
 
 # The words of a column of texts, split once for all that count them.
-#
-# Annotators of one pass are given the same texts one after the other, so the words of the column that was split last
-# are kept, by thread. A column is known by its memory, which is held as long as its words are.
 
 _MOST = 2**31 - 1
 
@@ -299,32 +296,10 @@ class ColumnWords(NamedTuple):
 NO_WORDS = ColumnWords(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
-class _Last(threading.local):
-    """Column that this thread split most recently, and its words."""
-
-    data: U8 | None = None
-    offsets: I64 | None = None
-    words: ColumnWords = NO_WORDS
-
-
-_last = _Last()
-
-
 def column_words(data: U8, offsets: I64) -> ColumnWords:
     """Return the words of a column of texts. `data` and `offsets` are those that `unicode.utf8` returns."""
-    if _last.data is None or _last.offsets is None or _place(_last.data, _last.offsets) != _place(data, offsets):
-        forget()
-        _last.words, _last.data, _last.offsets = _column_words(data, offsets), data, offsets
-    return _last.words
-
-
-def forget() -> None:
-    """Delete the most recently split column and its words from memory."""
-    _last.data, _last.offsets, _last.words = None, None, NO_WORDS
-
-
-def _place(data: U8, offsets: I64) -> tuple[int, ...]:
-    return data.ctypes.data, data.size, offsets.ctypes.data, offsets.size
+    words: ColumnWords = shared.of_column(data, offsets, "words", _column_words)
+    return words
 
 
 def _column_words(data: U8, offsets: I64) -> ColumnWords:

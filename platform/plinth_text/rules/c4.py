@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from plinth_text import shared
 from plinth_text.arrays import I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
 from plinth_text.english import NO_WORDS, column_words, splitter
@@ -22,7 +23,7 @@ from plinth_text.english import edge_buffer as word_edges
 from plinth_text.unicode import flags, utf8
 from plinth_text.words import edge_buffer
 
-#: Columns of `page_counts`: a line is counted under one of them in addition to the first.
+#: Columns of `JudgedLines.counts`: a line is counted under one of them in addition to the first.
 (LINES, KEPT, SENTENCES, LONG_WORD, UNENDED, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, NOTICE) = range(10)
 
 
@@ -55,29 +56,36 @@ class KeptLines(NamedTuple):
     words: I64
 
 
-def page_counts(texts: pa.Array, lines: Lines) -> I64:
-    """Count the lines of each text by outcome, [documents, 10].
+class JudgedLines(NamedTuple):
+    """Lines of the texts of a column: counts by outcome, and the lines that are kept.
 
-    The columns are all lines, kept lines, sentences in kept lines, and the lines that each rule removed first.
+    Args:
+        counts: [documents, 10] all lines, kept lines, sentences in kept lines, and the lines that each rule removed
+            first.
+        kept: the kept lines.
     """
-    return _counted(*utf8(texts), lines, pages=False)[0]
+
+    counts: I64
+    kept: KeptLines
 
 
-def kept_lines(texts: pa.Array, lines: Lines) -> KeptLines:
-    """Return the lines of each text that datatrove's C4 filter keeps."""
-    return _counted(*utf8(texts), lines, pages=True)[1]
+def pages(texts: pa.Array, lines: Lines) -> JudgedLines:
+    """Count the lines of each text by outcome, and return the lines that datatrove's C4 filter keeps."""
+    found: JudgedLines = shared.of_column(*utf8(texts), lines, lambda data, offsets: _pages(data, offsets, lines))
+    return found
 
 
-def _counted(data: U8, offsets: I64, lines: Lines, pages: bool) -> tuple[I64, KeptLines]:
+def _pages(data: U8, offsets: I64, lines: Lines) -> JudgedLines:
     rows, ends = offsets.size - 1, edge_buffer(offsets)
     longest = ends.size if lines.english else 0
     memory = ends, np.zeros(ends.size, dtype=np.uint8), *splitter(longest).arguments(), word_edges(longest)
-    size = int(offsets[-1] - offsets[0]) + rows + 1 if pages else 0
-    counted = np.zeros(rows if pages and lines.english else 0, dtype=np.int64)
-    kept = KeptLines(np.empty(size, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int64), counted)
+    kept = KeptLines(
+        np.empty(int(offsets[-1] - offsets[0]) + rows + 1, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int64),
+        np.zeros(rows if lines.english else 0, dtype=np.int64),
+    )  # fmt: skip
     words, out = column_words(data, offsets) if lines.english else NO_WORDS, np.zeros((rows, 10), dtype=np.int64)
     count_pages(data, offsets, flags(), *lines, *words, *memory, *kept, out)  # type: ignore[call-arg]
-    return out, kept
+    return JudgedLines(out, kept)
 
 
 @compiled
@@ -87,7 +95,7 @@ def count_pages(
     whole: U8, most: int, points: I32, places: I32, matched: U64, starts: I64, taken: U8, copy: I32, edges: I32,
     pages: U8, page_offsets: I64, page_words: I64, out: I64,
 ) -> None:  # fmt: skip
-    """Write the counts of all texts into `out`, and their kept lines into `pages` if it has space.
+    """Write the counts of all texts into `out`, and their kept lines into `pages`.
 
     The arguments after `table` are those of `Lines`, the words of the texts (`ColumnWords`), buffers for line ends and
     a line, and a splitter (`Splitter.arguments`) with its edges.

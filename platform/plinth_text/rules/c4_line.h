@@ -4,7 +4,7 @@
 #include "plinth_text/unicode/characters.h"
 #include "plinth_text/unicode/codepoints.h"
 
-/* Columns of `c4.page_counts`: a line is counted under one of them in addition to the first. */
+/* Columns of `c4.JudgedLines.counts`: a line is counted under one of them in addition to the first. */
 enum { LINES, KEPT, SENTENCES, LONG_WORD, UNENDED, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, NOTICE, C4_COLUMNS };
 
 /* Which lines stay, as `c4.Lines`. */

@@ -7,7 +7,7 @@ typedef struct {
     u8_in text;
     const int32_t *edges; /* of its words */
     int64_t words, after; /* how many there are; the first behind the last line */
-    uint8_t *page;        /* NULL where lines are counted only */
+    uint8_t *page;
     int64_t filled;
 } Page;
 
@@ -18,6 +18,26 @@ INLINE int64_t words_of_line(Page *page, int64_t left, int64_t right) {
     page->after = word;
     while (page->after < page->words && page->edges[2 * page->after] < right) page->after++;
     return word;
+}
+
+/* Count the words and sentences of a kept line. `cut`: what is left of it, if it is less. */
+static void count_english(
+    Page *page, int64_t left, int64_t right, const u8_in *cut, const EnglishSplitter *by, int32_t *edges,
+    int64_t *counts, int64_t *words
+) {
+    int64_t word = words_of_line(page, left, right), found = page->after - word;
+    const int32_t *own = page->edges + 2 * word;
+    u8_in text = page->text;
+    if (cut) {
+        text = *cut;
+        left = 0;
+        right = text.size;
+        found = english_split(text, left, right, by, edges);
+        own = edges;
+    }
+    *words += found;
+    bool several = ends_inside(text, left, right, by->flags);
+    counts[SENTENCES] += several ? sentences_of_words(text, right, own, found, by->flags) : 1;
 }
 
 /* Append a line and a line end. */
@@ -45,8 +65,8 @@ KERNEL void count_pages(
     EnglishSplitter by = ENGLISH_SPLITTER;
     LineRules rules = {min_words, max_word_characters, ends_required, english};
     for (int64_t doc = 0; doc < offsets.size - 1; doc++) {
-        Page page = {{data.at + offsets.at[doc], data.size - offsets.at[doc]}, word_edges.at, 0, 0,
-                     pages.size ? pages.at : NULL, page_offsets.at[doc]};
+        Page page = {{data.at + offsets.at[doc], data.size - offsets.at[doc]}, word_edges.at, 0, 0, pages.at,
+                     page_offsets.at[doc]};
         if (english) {
             page.edges += 2 * word_first.at[doc];
             page.words = word_first.at[doc + 1] - word_first.at[doc];
@@ -67,25 +87,17 @@ KERNEL void count_pages(
             if (size >= 0) {
                 bool cut = size < right - left;
                 u8_in piece = {cut ? line.at : page.text.at + left, size};
-                int64_t word = words_of_line(&page, left, right), words = page.after - word;
-                if (page.page) {
-                    if (english) page_words.at[doc] += cut ? english_split(piece, 0, size, &by, edges.at) : words;
-                    put_line(&page, piece.at, size);
-                } else if (!english) {
+                if (english)
+                    count_english(&page, left, right, cut ? &piece : NULL, &by, edges.at, counts, page_words.at + doc);
+                else
                     counts[SENTENCES] += sentences_at_white_space(piece.at, size);
-                } else if (cut) {
-                    counts[SENTENCES] += count_sentences(piece, 0, size, &by, edges.at);
-                } else if (ends_inside(page.text, left, right, by.flags)) {
-                    counts[SENTENCES] += sentences_of_words(page.text, right, page.edges + 2 * word, words, by.flags);
-                } else {
-                    counts[SENTENCES]++;
-                }
+                put_line(&page, piece.at, size);
             }
             if (i < found) {
                 uint8_t byte = page.text.at[stop];
                 begin = stop + (byte < 128 ? 1 : byte < 0xE0 ? 2 : 3);
             }
         }
-        page_offsets.at[doc + 1] = page.page ? close_page(pages.at, page_offsets.at[doc], page.filled, table) : 0;
+        page_offsets.at[doc + 1] = close_page(pages.at, page_offsets.at[doc], page.filled, table);
     }
 }

@@ -1,7 +1,7 @@
 r"""Counts for FineWeb's line rules (Penedo et al. 2024, section 3.4) and FineWeb-2's rules (Penedo et al. 2025).
 
 Lines are separated by `\n`, as in datatrove. Words are spaCy's, or separated by white space. FineWeb applies C4's rules
-first; its own rules then count only the lines that C4 keeps (`c4.kept_lines`).
+first; its own rules then count only the lines that C4 keeps (`c4.pages`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def fineweb_counts(
     characters; characters in repeated lines; characters without line ends; line ends; and words.
 
     Args:
-        data, offsets: the texts, in the form of `unicode.utf8` and `c4.kept_lines`.
+        data, offsets: the texts, in the form of `unicode.utf8` and `c4.pages`.
         english: True if words are spaCy's.
         words: number of words in each text, if known.
     """

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.corpus.annotate.base import annotator
-from plinth_text import english
+from plinth_text import english, shared
 from plinth_text.english import words
+from plinth_text.rules import c4
 from plinth_text.unicode import utf8
 
 TEXT = st.text(st.sampled_from("aB.,:;()'$5 \n\u00a0é、"), max_size=30)
@@ -37,18 +38,20 @@ def test_words_of_the_last_column_are_kept_and_never_those_of_another() -> None:
     assert split(one[:2]) == [words(text) for text in ONE[:2]]
     assert split(other) == [words(text) for text in OTHER]
     assert english.column_words(*utf8(one)) is not first
-    english.forget()
-    assert english._last.data is None
-    assert not english._last.words.edges.size
+    shared.forget()
+    assert shared._last.column is None
+    assert not shared._last.results
 
 
-def test_annotators_of_one_pass_split_a_column_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, split_all = [], english.split_all
-    monkeypatch.setattr(english, "split_all", lambda *given: (calls.append(1), split_all(*given)))
+def test_annotators_of_one_pass_split_a_column_and_apply_the_rules_of_c4_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, split_all, count_pages = [], english.split_all, c4.count_pages
+    monkeypatch.setattr(english, "split_all", lambda *given: (calls.append("words"), split_all(*given)))
+    monkeypatch.setattr(c4, "count_pages", lambda *given: (calls.append("lines"), count_pages(*given)))
     batch = pa.record_batch({"text": pa.array([*ONE, "One [3]. Two three four.\nFive?"], pa.large_string())})
-    english.forget()
+    shared.forget()
     for name, params in {
-        "gopher_quality": {}, "gopher_repetition": {}, "fineweb": {"after_c4": True}, "c4": {},
+        "gopher_quality": {}, "gopher_repetition": {}, "fineweb": {"after_c4": True},
+        "c4": {"terminal_punctuation": False},
     }.items():  # fmt: skip
         annotator(name).annotate(batch, annotator(name).params(**params))
-    assert calls == [1]
+    assert calls == ["words", "lines"]

@@ -62,7 +62,7 @@ def test_counts_are_those_of_plain_python(
     any_texts: st.SearchStrategy[list[str]], data: st.DataObject, min_words: int, longest: int, ends_required: bool
 ) -> None:
     texts = data.draw(any_texts)
-    found = c4.page_counts(pa.array(texts, pa.large_string()), c4.Lines(min_words, longest, ends_required)).tolist()
+    found = c4.pages(pa.array(texts, pa.large_string()), c4.Lines(min_words, longest, ends_required)).counts.tolist()
     assert found == [counts(text, min_words, longest, ends_required) for text in texts]
 
 
@@ -85,7 +85,7 @@ def test_counts_are_those_of_plain_python(
     ],
 )
 def test_what_becomes_of_a_line(line: str, what: str) -> None:
-    counts = c4.page_counts(pa.array([line], pa.large_string()), c4.Lines(3, 1000))[0].tolist()
+    counts = c4.pages(pa.array([line], pa.large_string()), c4.Lines(3, 1000)).counts[0].tolist()
     found = dict(zip(NAMES, counts, strict=True))
     assert found.pop("lines") == 1
     assert found.pop("sentences") == (what == "kept")
@@ -103,4 +103,4 @@ def test_what_becomes_of_a_line(line: str, what: str) -> None:
     ],
 )
 def test_sentences_of_a_line(line: str, expected: int) -> None:
-    assert c4.page_counts(pa.array([line], pa.large_string()), c4.Lines(1, 1000))[0, c4.SENTENCES] == expected
+    assert c4.pages(pa.array([line], pa.large_string()), c4.Lines(1, 1000)).counts[0, c4.SENTENCES] == expected

@@ -275,7 +275,7 @@ def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
 
 def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part, ...]:
     """Read a data file once, batch by batch, and write the sidecars of all requested annotators."""
-    from plinth_text.english import forget  # kernels are for workers
+    from plinth_text.shared import forget  # kernels are for workers
 
     with ExitStack() as stack:
         made = [_Made(store, stack, request) for request in requests]

@@ -219,7 +219,9 @@ def readable_formulas(html: str) -> str:
     for _ in range(_ROUNDS):
         if "<su" not in html and "<SU" not in html:
             break
-        html = _SCRIPT.sub(_script, html)
+        before, html = html, _SCRIPT.sub(_script, html)
+        if html == before:
+            break
     return html
 
 

@@ -16,6 +16,7 @@ from plinth.corpus.extract.content.engine import (
     MODEL,
     BlockEngine,
     BlockModel,
+    conditions,
     default_model,
     main_content,
     page_blocks,
@@ -169,7 +170,7 @@ def test_the_title_is_the_first_and_resolved(extract: BlockEngine) -> None:
 
 def test_a_page_is_written_into_any_room(keep_all: BlockEngine) -> None:
     html = "<ul><li>x" * 400
-    data, model = np.frombuffer(html.encode(), np.uint8), tuple(ALL)
+    data, model = np.frombuffer(html.encode(), np.uint8), conditions(ALL)
     room = -main_content(data, *model, np.empty(0, np.uint8))[0]
     assert room > 0
     assert main_content(data, *model, np.empty(room - 1, np.uint8))[0] == -room
@@ -211,6 +212,46 @@ def test_features_are_exact_and_the_same_every_time() -> None:
     assert chars.tolist() == [len(FIRST), len("Read more")]
     assert link_share.round(3).tolist() == [0.0, 1.0]
     assert page_blocks(html, rows[0][:1], places[:1], text) == -3
+
+
+def forest(picks: np.random.Generator, sizes: list[int]) -> BlockModel:
+    """Trees with these numbers of leaves, split at random, with few thresholds so that features equal them."""
+    columns: dict[str, list[float]] = {name: [] for name in BlockModel._fields[:6]}
+
+    def grow(leaves: int) -> int:
+        if leaves == 1:
+            columns["leaf"].append(picks.normal())
+            return ~(len(columns["leaf"]) - 1)
+        at, near = len(columns["feature"]), int(picks.integers(1, leaves))
+        for name, value in (("feature", picks.integers(FEATURES)), ("threshold", picks.integers(4)), ("left", 0)):
+            columns[name].append(value)
+        columns["right"].append(0)
+        columns["left"][at], columns["right"][at] = grow(near), grow(leaves - near)
+        return at
+
+    columns["first"] = [grow(size) for size in sizes]
+    kinds = {"feature": np.uint8, "threshold": np.float32, "leaf": np.float32}
+    return BlockModel(*(np.array(columns[n], kinds.get(n, np.int32)) for n in BlockModel._fields[:6]), 0.0, 0.0)
+
+
+def test_conditions_lead_to_the_leaf_that_a_walk_down_the_tree_reaches() -> None:
+    picks = np.random.default_rng(1)
+    model = forest(picks, [64, 1, 2, 47, 1, 30])
+    made = conditions(model)
+    feature = np.repeat(np.arange(FEATURES), np.diff(made.starts))
+    for row in picks.integers(0, 5, (50, FEATURES)).astype(np.float32):
+        for tree, node in enumerate(model.first.tolist()):
+            while node >= 0:
+                left = row[model.feature[node]] <= model.threshold[node]
+                node = int((model.left if left else model.right)[node])
+            false = (made.tree == tree) & ~(row[feature] <= made.threshold)
+            stays = int(np.bitwise_and.reduce(made.others[false], initial=np.uint64(2**64 - 1)))
+            assert made.first[tree] + (stays & -stays).bit_length() - 1 == ~node
+
+
+def test_a_tree_of_more_leaves_than_bits_is_refused() -> None:
+    with pytest.raises(ValueError, match="a tree of the model has more than 64 leaves"):
+        conditions(forest(np.random.default_rng(1), [5, 65]))
 
 
 def test_a_model_of_another_version_is_refused(tmp_path: Path) -> None:

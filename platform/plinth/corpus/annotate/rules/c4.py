@@ -62,7 +62,7 @@ def annotate_c4(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
         params.terminal_punctuation,
         params.profile == "datatrove",
     )
-    n = c4.page_counts(batch.column("text"), lines)
+    n = c4.pages(batch.column("text"), lines).counts
     counts = [pa.array(np.ascontiguousarray(column)) for column in n.T.astype(np.int32)]
     return pa.record_batch([*counts, pa.array(ratio(n[:, c4.KEPT], n[:, c4.LINES]))], schema=C4_SCHEMA)
 

@@ -283,7 +283,7 @@ def annotate_fineweb(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordB
     texts, english = batch.column("text"), params.profile == "datatrove"
     (data, offsets), words = utf8(texts), None
     if params.after_c4:
-        data, offsets, counted = c4.kept_lines(texts, _C4[params.profile])
+        data, offsets, counted = c4.pages(texts, _C4[params.profile]).kept
         words = counted if english else None
     n = fineweb.fineweb_counts(data, offsets, params.short_line_characters, english, words)
     lines = n[:, fineweb.FULL_LINES]

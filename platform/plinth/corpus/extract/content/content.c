@@ -1,28 +1,11 @@
 /* Main content of a page: blocks that a model of decision trees keeps, written as a reader sees them. */
-#include "plinth/corpus/extract/content/features.h"
+#include "plinth/corpus/extract/content/scores.h"
 
 /* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
    a page of items or of little text. Text next to kept text passes down to JOINED below the limit. */
 #define SURE 1.3862944f
 #define JOINED 3.0f
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, DEEPEST_LEVEL = 16, PROBES = 16 };
-
-/* Trees: `first` node of each. A node goes left if its feature is at most its threshold; a child below 0 is a leaf. */
-typedef struct {
-    i32_in first, left, right;
-    u8_in feature;
-    f32_in threshold, leaf;
-} Trees;
-
-static float score(const Trees *trees, const float *features) {
-    double sum = 0;
-    for (int64_t tree = 0; tree < trees->first.size; tree++) {
-        int32_t node = trees->first.at[tree];
-        while (node >= 0) node = features[trees->feature.at[node]] <= trees->threshold.at[node] ? trees->left.at[node] : trees->right.at[node];
-        sum += trees->leaf.at[~node];
-    }
-    return (float)sum;
-}
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -271,7 +254,7 @@ static int64_t text_room(const Page *page) {
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
    needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. */
-KERNEL int64_t main_content(u8_in html, i32_in first, i32_in left, i32_in right, u8_in feature, f32_in threshold, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to) {
+KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to) {
     Page page;
     read_page(&page, html.at, html.size);
     *title_from = page.title_from;
@@ -279,15 +262,15 @@ KERNEL int64_t main_content(u8_in html, i32_in first, i32_in left, i32_in right,
     int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
     float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float));
     float *scores = malloc((size_t)(count + 1) * sizeof(float));
+    Sets *leaves = aligned_alloc(sizeof(Sets), (size_t)(first.size + 1) * sizeof(Sets));
     int32_t *items = calloc((size_t)page.element_count + 1, sizeof(int32_t));
     bool *is_written = calloc((size_t)page.element_count + 1, sizeof(bool));
-    if (!page.failed && features && scores && items && is_written && write_features(&page, features)) {
-        Trees trees = {first, left, right, feature, threshold, leaf};
+    if (!page.failed && features && scores && leaves && items && is_written && write_features(&page, features)) {
+        Trees trees = {starts, tree, first, threshold, leaf, others};
+        score_blocks(&trees, features, count, leaves, scores);
         int64_t sure = 0;
-        for (int64_t k = 0; k < count; k++) {
-            scores[k] = score(&trees, features + k * FEATURES);
+        for (int64_t k = 0; k < count; k++)
             if (scores[k] >= SURE && page.blocks[k].chars >= PROSE) sure += page.blocks[k].chars;
-        }
         score_wholes(&page, scores);
         float limit = sure >= ARTICLE_CHARS ? article : other;
         keep_neighbors(&page, scores, limit);
@@ -304,6 +287,7 @@ KERNEL int64_t main_content(u8_in html, i32_in first, i32_in left, i32_in right,
     }
     free(features);
     free(scores);
+    free(leaves);
     free(items);
     free(is_written);
     free_page(&page);

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from plinth_text.arrays import F32, I32, I64, U8
+from plinth_text.arrays import F32, I32, I64, U8, U64
 from plinth_text.compiled import compiled
 
 #: Bump when features, or the text that is written, change. The model's file states it, and is part of the step's
@@ -18,6 +18,9 @@ from plinth_text.compiled import compiled
 VERSION = 1
 #: Features of a block, as in `features.h`.
 FEATURES = 164
+#: Leaves that a tree may have: each is a bit of a number.
+MOST_LEAVES = 64
+ALL_LEAVES = 2**MOST_LEAVES - 1
 MODEL = Path(__file__).with_name("model.npz")
 
 
@@ -42,14 +45,71 @@ class BlockModel(NamedTuple):
     other: float
 
 
+class Conditions(NamedTuple):
+    """The trees of a model as the kernel reads them: N conditions in order of their feature and threshold.
+
+    Args:
+        starts: [FEATURES + 1] first condition of each feature.
+        threshold, tree: [N] threshold and tree of each condition.
+        others: [N] leaves of the tree that are not on the left side of the condition, one bit each.
+        first: first leaf of each tree.
+        leaf, article, other: as in `BlockModel`.
+    """
+
+    starts: I32
+    threshold: F32
+    tree: I32
+    others: U64
+    first: I32
+    leaf: F32
+    article: float
+    other: float
+
+
+def conditions(model: BlockModel) -> Conditions:
+    """Return the conditions of a model. Nodes are in the order of their trees, each before its children, and leaves
+    from left to right.
+
+    Raises:
+        ValueError: a tree has too many leaves.
+    """
+    count = model.feature.size
+    begin, middle, end = np.zeros((3, count), np.int64).tolist()  # leaves on the left side of a node, and on the right
+    for node in range(count - 1, -1, -1):
+        left, right = int(model.left[node]), int(model.right[node])
+        begin[node] = ~left if left < 0 else begin[left]
+        middle[node] = ~left + 1 if left < 0 else end[left]
+        end[node] = ~right + 1 if right < 0 else end[right]
+    roots = np.flatnonzero(model.first >= 0)
+    if any(end[root] - begin[root] > MOST_LEAVES for root in model.first[roots].tolist()):
+        raise ValueError(f"a tree of the model has more than {MOST_LEAVES} leaves")
+    first = np.array([~root if root < 0 else begin[root] for root in model.first.tolist()], np.int32)
+    tree = roots[np.searchsorted(model.first[roots], np.arange(count), side="right") - 1]
+    others = [
+        ALL_LEAVES ^ (1 << stop - at) - (1 << start - at)
+        for start, stop, at in zip(begin, middle, first[tree].tolist(), strict=True)
+    ]
+    order = np.lexsort((model.threshold, model.feature))
+    return Conditions(
+        np.searchsorted(model.feature[order], np.arange(FEATURES + 1)).astype(np.int32),
+        model.threshold[order],
+        tree[order].astype(np.int32),
+        np.array(others, np.uint64)[order],
+        first,
+        model.leaf,
+        model.article,
+        model.other,
+    )
+
+
 @compiled
 def main_content(
     html: U8,
-    first: I32,
-    left: I32,
-    right: I32,
-    feature: U8,
+    starts: I32,
     threshold: F32,
+    tree: I32,
+    others: U64,
+    first: I32,
     leaf: F32,
     article: float,
     other: float,
@@ -93,7 +153,7 @@ class BlockEngine:
     """Main content of pages by a model. Reuses its memory from page to page."""
 
     def __init__(self, model: BlockModel) -> None:
-        self._model = model
+        self._model = conditions(model)
         self._out: npt.NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
 
     def __call__(self, html: str) -> tuple[str, str | None]:

@@ -193,7 +193,7 @@ def test_the_lines_that_c4_leaves_are_datatrove_s(texts: list[str], params: dict
 
     chosen = C4QualityFilter(**params, min_num_sentences=-1)
     lines = c4.Lines(3, 1000, params.get("filter_no_terminal_punct", True))
-    data, starts, _ = c4.kept_lines(pa.array(texts, pa.large_string()), lines)
+    data, starts, _ = c4.pages(pa.array(texts, pa.large_string()), lines).kept
     checked = 0
     for text, start, end in zip(texts, starts[:-1], starts[1:], strict=True):
         document = Document(text=text, id="0")
