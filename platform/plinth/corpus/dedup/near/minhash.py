@@ -29,7 +29,7 @@ from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, SIMILARITIES, KnownSimilarities, Links
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.corpus.dedup.run_tree import RangeReader, keyed
-from plinth.corpus.sidecars import Slot, SlotNumbers, slots
+from plinth.corpus.sidecars import Column, Slot, SlotNumbers, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
@@ -238,7 +238,7 @@ def cluster(
     read: Sequence[Part],
     layout: SlotNumbers,
     found: CandidatePairs,
-    ranks: Part,
+    ranks: Column,
 ) -> list[Part]:
     """Return the documents of all clusters of similar documents, as runs sorted by document number.
 
@@ -249,7 +249,7 @@ def cluster(
         ranks: ids and ranks of documents, from `clusters.build`.
     """
     tasks = [_Partition(found.routed, ranks, low, high, how.threshold) for low, high in found.partitions]
-    key = keyed((*found.routed, found.components, ranks, *read))
+    key = keyed((*found.routed, *found.components.members, *ranks.pieces, *read))
     step = Step(name=f"{how.asset}/link", version=VERIFY_VERSION, params={**how.similarity, **survivors})
     # The cache changes how much work a task is, and not its members: it is not among their inputs.
     inputs = [(f"{task.low}-{task.high}", str(task.threshold), key) for task in tasks]
@@ -283,28 +283,28 @@ def _needed(ctx: Context, tasks: Sequence[_Partition], key: str, layout: SlotNum
 @dataclass(frozen=True)
 class _Partition:
     routed: tuple[Part, ...]
-    ranks: Part
+    ranks: Column
     low: int
     high: int
     threshold: float
     known: KnownSimilarities | None = None
 
 
-def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
-    """Return the document numbers of a partition, and the links that follow from cached similarities."""
+def _open(store: Store, task: _Partition) -> tuple[U64, U64, Links]:
+    """Return the document numbers of a partition, their ids and ranks, and the links that follow from cached
+    similarities."""
     key, at = read_partition(store, task.routed, task.low, task.high)
     documents = np.unique(at)
-    ranks = sidecars.open_flat(store, task.ranks, "<u8", clusters.WIDTH)
-    own = np.asarray(ranks[documents]) if documents.size else np.empty((0, clusters.WIDTH), np.uint64)
-    high, low = np.ascontiguousarray(own[:, 0]), np.ascontiguousarray(own[:, 1])
+    ranks = task.ranks.take(store, documents)
+    high, low = np.ascontiguousarray(ranks[:, 0]), np.ascontiguousarray(ranks[:, 1])
     links = Links(key, np.searchsorted(documents, at).astype(np.int64), high, low, task.threshold)
     if task.known:
         links.walk(LOOK_UP, known=task.known.open(store))
-    return documents, links
+    return documents, ranks, links
 
 
 def _plan(store: Store, task: _Partition) -> tuple[Part, ...]:
-    documents, links = _open(store, task)
+    documents, _, links = _open(store, task)
     links.walk(MARK)
     return (sorted_runs.write(store, "needed.run", candidates.NEEDED, [(documents[links.needed],)], 1),)
 
@@ -319,10 +319,9 @@ class _Link:
 
 def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     partition = task.partition
-    documents, links = _open(store, partition)
+    documents, ranks, links = _open(store, partition)
     with candidates.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
         pairs, values = links.walk(task.what, payload=payload)
     order = sorted_runs.in_order(pairs, values)
     fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
-    ranks = sidecars.open_flat(store, partition.ranks, "<u8", clusters.WIDTH)
     return clusters.write_members(store, documents, links.roots(), ranks), fresh
