@@ -295,7 +295,7 @@ def run(
     carry = Step(name=f"{ASSET}/carry", version=VERSION)
     similarity = {"vectors": made.source, "dimensions": made.total.size}
     how = Comparison(ASSET, COSINES, similarity, params.threshold, carry, semantic_vectors.values)
-    linked = cluster(ctx, how, longest.survivors(), made.parts, layout, found, ranks)
+    linked, _ = cluster(ctx, how, longest.survivors(), made.parts, layout, found, ranks)
     members = clusters.gather(ctx, ASSET, linked, layout)
     compared = dict(zip([slot.number for slot in chosen], zip(made.parts, members, strict=True), strict=True))
     parts = _sidecars(ctx, places, compared)

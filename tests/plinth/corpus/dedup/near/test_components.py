@@ -88,7 +88,7 @@ def test_components_are_those_of_a_union_find(
 
 @pytest.mark.parametrize("order", ["rising", "falling", "zigzag", "shuffled"])
 def test_a_chain_takes_a_round_for_each_doubling(ctx: Context, order: str) -> None:
-    for count in (16, 256):
+    for count in (16, 128):
         chain = list(range(count))
         if order == "falling":
             chain.reverse()
@@ -147,7 +147,7 @@ def test_a_run_that_is_killed_between_rounds_goes_on(ctx: Context, monkeypatch: 
         connect(ctx, "test", runs, 200, 20)
     made = connect(ctx, "test", runs, 200, 20)
     assert found(ctx, made, 200) == union_find(chain)
-    assert sorted(ran).count(ran[26]) == 2  # only the killed task ran twice
+    assert ran.count(ran[26]) == 2  # only the killed task ran twice
     assert len(ran) == 10 * made.rounds + 1
 
 
