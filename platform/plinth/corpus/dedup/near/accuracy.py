@@ -245,7 +245,8 @@ def _share(outcomes: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
 
 
 def described(stats: Mapping[str, Any]) -> dict[str, str]:
-    """Return precision and recall as text, from the statistics of a near-deduplication; empty if nothing was measured."""
+    """Return precision and recall as text, from the statistics of `dedup/minhash`. Rates that were not measured are
+    omitted."""
     measured = stats.get("accuracy", {})
     return {
         name: f"{percent(one['value'])} ({percent(one['low'])} to {percent(one['high'])}, "

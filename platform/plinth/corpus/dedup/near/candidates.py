@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -98,7 +98,7 @@ def find(
     task = _Partitions(counted, partition_rows // every, documents)
     item = Item((keyed(counted), str(task.limit)), task)
     bounds = run_items(ctx, step, _partitions, [item], label=f"{asset} partitions")[0][0].stats["bounds"]
-    return CandidatePairs(few, joined, tuple(zip(bounds, bounds[1:], strict=False)))
+    return CandidatePairs(few, joined, tuple(pairwise(bounds)))
 
 
 def groups(ctx: Context, reader: RangeReader, mask: Column, range_rows: int) -> list[Part]:

@@ -341,7 +341,8 @@ def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     members = clusters.write_members(store, documents, links.roots(), ranks)
     if not task.below:
         return members, fresh
-    return members, fresh, accuracy.draw(store, links, documents, _survivors(store, members, documents, links), task.below)
+    survivors = _survivors(store, members, documents, links)
+    return members, fresh, accuracy.draw(store, links, documents, survivors, task.below)
 
 
 def _survivors(store: Store, members: Part, documents: U64, links: Links) -> I64:

@@ -78,9 +78,7 @@ def test_the_sample_is_bounded_and_the_same_in_any_partition(tiny: Any, monkeypa
     assert max(row[name] for row in strata for name in ("removed", "near")) <= 7
     with monkeypatch.context() as patch:
         patch.setattr(StepCache, "get", lambda cache, key: None)
-        again = minhash.run(
-            tiny.ctx, corpus.dedup, corpus.documents, corpus.signatures, corpus.exact, partition_rows=1
-        )
+        again = minhash.run(tiny.ctx, corpus.dedup, corpus.documents, corpus.signatures, corpus.exact, partition_rows=1)
     assert again.digest == first.digest
 
 
