@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -166,20 +167,27 @@ def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArr
 class Column:
     """Flat column over all documents, stored in pieces of consecutive documents.
 
-    A task opens one piece at a time, so that the memory of a task does not depend on the number of documents.
+    A task opens one piece at a time, so that its memory does not depend on the number of documents. A column is pickled
+    for tasks, and its size does not grow with the number of pieces.
 
     Args:
-        pieces: flat columns of consecutive documents, in order.
+        listing: the pieces in order, as JSON.
     """
 
-    pieces: tuple[Part, ...]
+    listing: Part
     dtype: str
     width: int = 1
 
+    @classmethod
+    def of(cls, store: Store, pieces: Sequence[Part], dtype: str, width: int = 1) -> Column:
+        """Return the column that consists of flat columns of consecutive documents."""
+        data = fingerprint.canonical([piece.model_dump(mode="json") for piece in pieces])
+        return cls(Part(name="column.json", blob=store.put_bytes(data), rows=len(pieces)), dtype, width)
+
     @property
     def key(self) -> str:
-        """Digest of all pieces."""
-        return fingerprint.digest([piece.blob.sha256 for piece in self.pieces])
+        """Digest that identifies the values."""
+        return self.listing.blob.sha256
 
     def slice(self, store: Store, low: int, high: int) -> npt.NDArray[Any]:
         """Return a copy of the values of the documents with low <= number < high."""
@@ -203,11 +211,12 @@ class Column:
         [low, high), and return its results as one array."""
         found = [np.empty((0,) if self.width == 1 else (0, self.width), np.dtype(self.dtype))]
         first = 0
-        for piece in self.pieces:
+        for piece in map(Part.model_validate, json.loads(store.read_bytes(self.listing.blob))):
             if first < high and low < first + piece.rows:
                 found.append(np.array(chosen(open_flat(store, piece, self.dtype, self.width), first)))
             first += piece.rows
-        return np.concatenate(found)
+        gathered: npt.NDArray[Any] = np.concatenate(found)
+        return gathered
 
 
 #: Documents in one piece of a column, unless a single part has more: 96 MB of ranks.
@@ -217,9 +226,9 @@ PIECE_ROWS = 4_000_000
 def joined(ctx: Context, name: str, parts: Sequence[Part], dtype: str, width: int = 1) -> Column:
     """Concatenate the flat columns of all parts of documents, in order, into pieces of about `PIECE_ROWS` rows."""
     groups: list[list[Part]] = []
-    held = PIECE_ROWS
+    held = 0
     for part in parts:
-        if held + part.rows > PIECE_ROWS:
+        if not groups or held + part.rows > PIECE_ROWS:
             groups.append([])
             held = 0
         groups[-1].append(part)
@@ -229,7 +238,8 @@ def joined(ctx: Context, name: str, parts: Sequence[Part], dtype: str, width: in
         Item(tuple(part.blob.sha256 for part in group), tuple(group), sum(part.rows for part in group))
         for group in groups
     ]
-    return Column(tuple(made[0] for made in run_items(ctx, step, _join, items, label=name)), dtype, width)
+    made = run_items(ctx, step, _join, items, label=name)
+    return Column.of(ctx.store, [parts[0] for parts in made], dtype, width)
 
 
 def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:

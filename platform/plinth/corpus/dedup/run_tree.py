@@ -294,10 +294,10 @@ def reduce(
     given: tuple[Column, ...] = (),
 ) -> list[Part]:
     """Run a step on each range of keys, with about `range_rows` rows per range. Keys must be uniformly distributed."""
-    read, shape = [one.key for one in ((mask, *given) if mask else given)], reader.key
+    read, runs = [one.key for one in ((mask, *given) if mask else given)], reader.key
     items = [
         Item(
-            (f"{low}-{high}", *read, shape),
+            (f"{low}-{high}", *read, runs),
             Range(reader, low, high, mask, given),
             reader.rows * (high - low) // END,
         )

@@ -2,8 +2,9 @@
 
     draw       per partition, in the task that compares it: some documents, each with the candidate that shares the most
                bands, and with the document that is kept in its place
-    choose     in one task: up to `PER_STRATUM` documents for each number of shared bands
-    sets       per part of documents with a chosen document: shingle sets
+    choose     in one task: up to `PER_STRATUM` documents for each number of shared bands; similarities known from an
+               earlier run
+    sets       per part of documents, if it has a document to compare: shingle sets
     measure    in one task: similarities and rates
 
 Precision is the share of removed documents whose similarity to the kept document of their cluster reaches the
@@ -28,12 +29,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import linking
-from plinth.corpus.dedup.near.linking import ALL_PAIRS, Links
+from plinth.corpus.dedup.near.linking import ALL_PAIRS, SIMILARITIES, KnownSimilarities, Links
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import keyed, narrow
 from plinth.corpus.sidecars import SlotNumbers
@@ -50,11 +52,12 @@ POOL, PER_STRATUM = 2048, 100
 #: Numbers of shared bands at which a stratum begins.
 STRATA = (0, 1, 2, 3, 5, 9)
 
-#: Runs of (hash of the id, document, its most similar candidate, bands they share, whether they are in one cluster,
-#: the kept document of its cluster, bands they share).
-DRAWN, DRAWN_COLUMNS = "drawn", 7
-#: Runs of (document, other document, question, stratum, whether they are in one cluster).
-PAIRS, PAIR_COLUMNS = "chosen pairs", 5
+#: Runs of (hash of the id, document, its most similar candidate, hash, bands they share, whether they are in one
+#: cluster, the kept document of its cluster, hash, bands they share).
+DRAWN, DRAWN_COLUMNS = "drawn", 9
+#: Runs of (document, other document, question, stratum, whether they are in one cluster, key and fact of the pair in
+#: the similarity cache).
+PAIRS, PAIR_COLUMNS = "chosen pairs", 7
 REMOVED, NEAR = 0, 1
 #: Runs of (document, hash of a shingle).
 SETS = "shingles"
@@ -90,11 +93,11 @@ def draw(store: Store, links: Links, documents: U64, survivor: I64, below: int) 
             other = max(shared, key=lambda one: (shared[one], int(links.hashes[one])))
             merged = links.parent[node] == links.parent[other]
             found.append((node, other, shared[other], int(merged), kept, len(groups[node] & groups[kept])))
-    table = np.array(found, dtype=np.int64).reshape(-1, DRAWN_COLUMNS - 1).T
-    node, other, both, together, kept_one, with_kept = table
-    columns = [documents[node], documents[other], both, together, documents[kept_one], with_kept]
-    order = sorted_runs.in_order(links.hashes[node], columns[0])
-    chunk = [np.asarray(column, dtype=np.uint64)[order] for column in (links.hashes[node], *columns)]
+    nodes, others, both, together, survivors, with_kept = np.array(found, dtype=np.int64).reshape(-1, 6).T
+    columns = [links.hashes[nodes], documents[nodes], documents[others], links.hashes[others], both, together]
+    columns += [documents[survivors], links.hashes[survivors], with_kept]
+    order = sorted_runs.in_order(columns[0], columns[1])
+    chunk = [np.asarray(column, dtype=np.uint64)[order] for column in columns]
     return sorted_runs.write(store, "drawn.run", DRAWN, [chunk], DRAWN_COLUMNS)
 
 
@@ -116,18 +119,21 @@ def measure(
         documents: all parts of documents.
     """
     few = narrow(ctx, DRAWN, DRAWN_COLUMNS, drawn, f"{asset} sample")
-    label = f"{asset} accuracy"
+    measuring = Step(name=f"{asset}/accuracy", version=VERSION, params=params.resolved())
+    inputs = (keyed(few), keyed(documents))  # known similarities change how much is read, and not the rates
+    if done := ctx.cache.get(measuring.key(inputs)):
+        return done[0].stats
+    exact = params.model_copy(update={"verify": "text"}).similarity()
+    label, definition = f"{asset} accuracy", {"version": VERSION, "for": "accuracy", **exact}
+    known = linking.recall(ctx, definition)
     step = Step(name=f"{asset}/accuracy/choose", version=VERSION)
-    pairs = run_items(ctx, step, _choose, [Item((keyed(few),), few)], label=label)[0][0]
+    item = Item((keyed(few), *(known.keys if known else ())), _Choose(few, known))
+    pairs = run_items(ctx, step, _choose, [item], label=label)[0][0]
     rows = defaultdict[int, list[int]](list)
-    with sorted_runs.SortedRun(ctx.store, pairs, PAIRS) as opened:
-        first, second, *_ = opened.all()
-    for number in np.unique(np.concatenate([first, second])).tolist():
+    for number in _to_read(ctx.store, pairs):
         slot = bisect_right(layout.bases, number) - 1
         rows[slot].append(number - layout.bases[slot])
-    step = Step(
-        name=f"{asset}/accuracy/sets", version=VERSION, params=params.signature(), libraries=fingerprint.UNICODE
-    )
+    step = Step(name=f"{asset}/accuracy/sets", version=VERSION, params=exact, libraries=fingerprint.UNICODE)
     items = [
         Item(
             (documents[slot].blob.sha256, str(layout.bases[slot]), fingerprint.digest(mine)),
@@ -136,31 +142,59 @@ def measure(
         for slot, mine in sorted(rows.items())
     ]
     sets = narrow(ctx, SETS, 2, [made[0] for made in run_items(ctx, step, _sets, items, label=label)], label)
-    step = Step(name=f"{asset}/accuracy", version=VERSION, params=params.resolved())
-    item = Item((pairs.blob.sha256, keyed(sets)), _Measure(pairs, sets, params))
-    return run_items(ctx, step, _measure, [item], label=label)[0][0].stats
+    item = Item(inputs, _Measure(pairs, sets, params))
+    fresh = run_items(ctx, measuring, _measure, [item], label=label)[0][0]
+    linking.remember(ctx, definition, known, [fresh])
+    return fresh.stats
 
 
-def _choose(store: Store, drawn: tuple[Part, ...]) -> tuple[Part, ...]:
+def _to_read(store: Store, pairs: Part) -> list[int]:
+    """Return the documents of all pairs whose similarity is not known."""
+    with sorted_runs.SortedRun(store, pairs, PAIRS) as opened:
+        first, second, *_, fact = opened.all()
+    unknown = np.isnan(_similarity(fact))
+    return list(np.unique(np.concatenate([first[unknown], second[unknown]])).tolist())
+
+
+def _similarity(fact: U64) -> npt.NDArray[np.float32]:
+    """Return the similarities in values of the similarity cache."""
+    return fact.astype(np.uint32).view(np.float32)
+
+
+@dataclass(frozen=True)
+class _Choose:
+    drawn: tuple[Part, ...]
+    known: KnownSimilarities | None
+
+
+def _choose(store: Store, task: _Choose) -> tuple[Part, ...]:
     found = [np.empty((DRAWN_COLUMNS, 0), np.uint64)]
-    for part in drawn:
+    for part in task.drawn:
         with sorted_runs.SortedRun(store, part, DRAWN) as opened:
             found.append(np.stack(opened.all()))
     table = np.concatenate(found, axis=1)
     table = table[:, sorted_runs.in_order(table[0], table[1])]
-    _, document, other, both, together, kept, with_kept = table
+    own, document, other, other_hash, both, together, kept, kept_hash, with_kept = table
     pool, chosen = dict[str, list[int]](), [np.empty((PAIR_COLUMNS, 0), np.uint64)]
-    for question, second, bands in ((REMOVED, kept, with_kept), (NEAR, other, both)):
-        asked = document != second
-        stratum = np.searchsorted(STRATA, bands, side="right") - 1
-        pool[str(question)] = [int(np.count_nonzero(asked & (stratum == one))) for one in range(len(STRATA))]
+    for question, second, its_hash, bands in ((REMOVED, kept, kept_hash, with_kept), (NEAR, other, other_hash, both)):
+        stratum = np.where(document != second, np.searchsorted(STRATA, bands, side="right") - 1, -1)
+        pool[str(question)] = [int(np.count_nonzero(stratum == one)) for one in range(len(STRATA))]
         for one in range(len(STRATA)):
-            mine = np.flatnonzero(asked & (stratum == one))[:PER_STRATUM]
+            mine = np.flatnonzero(stratum == one)[:PER_STRATUM]
+            key, fact = _looked_up(store, own[mine], its_hash[mine], task.known)
             fixed = (np.full(mine.size, value, dtype=np.uint64) for value in (question, one))
-            chosen.append(np.stack([document[mine], second[mine], *fixed, together[mine]]))
+            chosen.append(np.stack([document[mine], second[mine], *fixed, together[mine], key, fact]))
     pairs = np.concatenate(chosen, axis=1)
     pairs = pairs[:, sorted_runs.in_order(*pairs)]
     return (sorted_runs.write(store, "pairs.run", PAIRS, [tuple(pairs)], PAIR_COLUMNS, stats={"pool": pool}),)
+
+
+def _looked_up(store: Store, first: U64, second: U64, known: KnownSimilarities | None) -> tuple[U64, U64]:
+    """Return keys and values in the similarity cache of pairs of documents, given by the hashes of their ids."""
+    pairs, values = known.open(store) if known else (np.empty(0, np.uint64), np.empty(0, np.uint64))
+    key, fact = np.empty(first.size, dtype=np.uint64), np.empty(first.size, dtype=np.uint64)
+    linking.look_up_pairs(first, second, pairs, values, key, fact)
+    return key, fact
 
 
 @dataclass(frozen=True)
@@ -195,12 +229,22 @@ def _measure(store: Store, task: _Measure) -> tuple[Part, ...]:
         for begin, end in pairwise([*starts.tolist(), number.size]):
             sets[int(number[begin])] = values[begin:end]
     with sorted_runs.SortedRun(store, task.pairs, PAIRS) as opened:
-        rows = np.stack(opened.all(), axis=1).tolist()
+        first, second, question, stratum, together, key, fact = opened.all()
+    similarity = _similarity(fact).copy()
+    unknown = np.isnan(similarity)
+    for at in np.flatnonzero(unknown):
+        a, b = sets.get(int(first[at])), sets.get(int(second[at]))
+        if a is not None and b is not None:
+            similarity[at] = jaccard(a, b)
     found: dict[tuple[int, int], list[tuple[float, bool]]] = defaultdict(list)
-    for first, second, question, stratum, together in rows:
-        if first in sets and second in sets:
-            found[question, stratum].append((jaccard(sets[first], sets[second]), bool(together)))
-    return (task.pairs.model_copy(update={"stats": rates(found, task.pairs.stats["pool"], task.params)}),)
+    for row in np.flatnonzero(~np.isnan(similarity)).tolist():
+        found[int(question[row]), int(stratum[row])].append((float(similarity[row]), bool(together[row])))
+    fresh = np.flatnonzero(unknown & ~np.isnan(similarity))
+    value = fact[fresh] >> np.uint64(32) << np.uint64(32) | similarity[fresh].view(np.uint32)
+    order = sorted_runs.in_order(key[fresh], value)
+    columns = [(key[fresh][order], value[order])]
+    stats = rates(found, task.pairs.stats["pool"], task.params)
+    return (sorted_runs.write(store, "facts.run", SIMILARITIES, columns, 2, stats=stats),)
 
 
 def rates(
@@ -209,7 +253,7 @@ def rates(
     """Return precision and recall from the similarities of chosen pairs.
 
     Args:
-        found: by question and stratum: the similarity of each pair, and whether its documents are in one cluster.
+        found: by question and stratum: the similarity (FP32) of each pair, and whether it is in one cluster.
         pool: by question: the number of drawn documents in each stratum.
     """
     threshold = float(np.float32(params.threshold))
@@ -217,10 +261,10 @@ def rates(
     for number, (low, high) in enumerate(pairwise((*STRATA, params.bands + 1))):
         removed, candidates = found.get((REMOVED, number), ()), found.get((NEAR, number), ())
         weight = pool[str(REMOVED)][number] / max(1, len(removed))
-        right = [float(np.float32(similarity)) >= threshold for similarity, _ in removed]
+        right = [similarity >= threshold for similarity, _ in removed]
         precision += [(weight, float(one)) for one in right]
         weight = pool[str(NEAR)][number] / max(1, len(candidates))
-        alike = [(similarity, together) for similarity, together in candidates if np.float32(similarity) >= threshold]
+        alike = [(similarity, together) for similarity, together in candidates if similarity >= threshold]
         for similarity, together in alike:
             caught = recall(similarity, params.bands, params.rows)
             near.append((weight / caught, caught * together))

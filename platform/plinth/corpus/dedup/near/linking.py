@@ -200,6 +200,14 @@ def pair_ends(high: U64, low: U64, out: U64) -> None:
     """Write a 64-bit hash of each document id to `out`; see `ends`."""
 
 
+@compiled
+def look_up_pairs(first: U64, second: U64, pairs: U64, values: U64, key: U64, fact: U64) -> None:
+    """Look up the similarities of pairs of documents, given by the hashes of their ids.
+
+    Writes the key of each pair to `key`, and its cached value to `fact`; the similarity of an unknown pair is NaN.
+    """
+
+
 # The pairs of groups of documents, compared until the clusters are known.
 #
 # Within a group of at most `ALL_PAIRS` documents every pair counts. A larger crowd (boilerplate, templates) would

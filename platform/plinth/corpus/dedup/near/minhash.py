@@ -257,7 +257,7 @@ def cluster(
         ranks: ids and ranks of documents, from `clusters.build`.
     """
     tasks = [_Partition(found.routed, ranks, low, high, how.threshold) for low, high in found.partitions]
-    key = keyed((*found.routed, *found.components.members, *ranks.pieces, *read))
+    key = keyed((*found.routed, *found.components.members, ranks.listing, *read))
     step = Step(name=f"{how.asset}/link", version=LINK_VERSION, params={**how.similarity, **survivors})
     # The cache changes how much work a task is, and not its members: it is not among their inputs.
     inputs = [(f"{task.low}-{task.high}", str(task.threshold), key) for task in tasks]

@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plinth.corpus.dedup.near import accuracy, minhash
@@ -86,7 +87,7 @@ def test_rates_by_hand() -> None:
     params = MinHash(bands=14, rows=8, threshold=0.8)
     pool = {"0": [0, 30, 0, 0, 0, 10], "1": [0, 40, 0, 0, 0, 10]}
     found = {
-        (0, 1): [(0.9, True), (0.5, True), (0.8, True)],  # each stands for 10
+        (0, 1): [(0.9, True), (0.5, True), (float(np.float32(0.8)), True)],  # each stands for 10
         (0, 5): [(1.0, True), (1.0, True)],  # each stands for 5
         (1, 1): [(1.0, True), (1.0, False), (0.1, False), (0.2, False)],
         (1, 5): [(1.0, True)],

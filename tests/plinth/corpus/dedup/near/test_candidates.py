@@ -129,7 +129,7 @@ def test_components_and_partitions_agree_with_python(
     unique = sorted({(key * spread, at) for key, at in entries})
     columns = [np.array([one[i] for one in unique], dtype=np.uint64) for i in (0, 1)]
     run = sorted_runs.write(ctx.store, "leaf", "bands", [columns], 2)
-    mask = sidecars.Column((sidecars.write(ctx.store, "mask", np.ones(20, np.uint8)),), "<u1")
+    mask = sidecars.Column.of(ctx.store, [sidecars.write(ctx.store, "mask", np.ones(20, np.uint8))], "<u1")
     reader = RangeReader.over(ctx.store, "bands", (Branch(run, (0,)),), sidecars.SlotNumbers((0, 20)))
     found = candidates.find(ctx, "test", candidates.groups(ctx, reader, mask, range_rows), 20, partition_rows, span)
     root = list(range(20))
