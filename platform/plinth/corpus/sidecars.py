@@ -200,7 +200,8 @@ class Column:
 
         def chosen(values: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
             begin, end = np.searchsorted(numbers, np.array([first, first + len(values)], dtype=np.uint64))
-            return values[numbers[begin:end] - np.uint64(first)]
+            taken: npt.NDArray[Any] = values[numbers[begin:end] - np.uint64(first)]
+            return taken
 
         return self._gathered(store, int(numbers[0]), int(numbers[-1]) + 1, chosen)
 
@@ -219,8 +220,8 @@ class Column:
         return gathered
 
 
-#: Documents in one piece of a column, unless a single part has more: 96 MB of ranks.
-PIECE_ROWS = 4_000_000
+#: Documents in one piece of a column, unless a single part has more: 192 MB of ranks.
+PIECE_ROWS = 8_000_000
 
 
 def joined(ctx: Context, name: str, parts: Sequence[Part], dtype: str, width: int = 1) -> Column:

@@ -96,9 +96,9 @@ def draw(store: Store, links: Links, documents: U64, survivor: I64, below: int) 
     nodes, others, both, together, survivors, with_kept = np.array(found, dtype=np.int64).reshape(-1, 6).T
     columns = [links.hashes[nodes], documents[nodes], documents[others], links.hashes[others], both, together]
     columns += [documents[survivors], links.hashes[survivors], with_kept]
-    order = sorted_runs.in_order(columns[0], columns[1])
-    chunk = [np.asarray(column, dtype=np.uint64)[order] for column in columns]
-    return sorted_runs.write(store, "drawn.run", DRAWN, [chunk], DRAWN_COLUMNS)
+    chunk = [np.asarray(column, dtype=np.uint64) for column in columns]
+    order = sorted_runs.in_order(chunk[0], chunk[1])
+    return sorted_runs.write(store, "drawn.run", DRAWN, [[column[order] for column in chunk]], DRAWN_COLUMNS)
 
 
 def _few(links: Links, group: int) -> list[int]:
