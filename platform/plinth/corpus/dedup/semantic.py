@@ -59,7 +59,7 @@ from plinth_text.similarity import SCALE
 # Most of these pairs are chance: a pair stays whose `SKETCH_BITS` further bits differ in no more than those of a pair
 # at the threshold do, `DEVIATIONS` standard deviations allowed. What stays is compared by `near.verify`.
 
-PAIRS_VERSION = "2"
+PAIRS_VERSION = "3"
 
 CROWD, ALL_PAIRS, NEIGHBOURS = 4, 64, 16
 MAX_BITS, MAX_TABLES = 24, 256
@@ -116,7 +116,7 @@ def find(
     made = run_items(ctx, step, _keys, items, label="dedup/semantic keys")
     sketches = sidecars.joined(ctx, "dedup/semantic sketches", [parts[1] for parts in made], "<u8", _WORDS)
     reader = RangeReader.over(ctx.store, KEYS, tree(ctx, KEYS, 2, [parts[0] for parts in made]), layout)
-    step = Step(name="dedup/semantic/pairs", version="3", params={"differing": shape.differing})
+    step = Step(name="dedup/semantic/pairs", version=PAIRS_VERSION, params={"differing": shape.differing})
     differing = partial(_pairs, shape.differing)
     return reduce(ctx, step, differing, reader, range_rows, "dedup/semantic pairs", mask, (sketches,))
 
