@@ -219,8 +219,8 @@ PAYLOADS_VERSION = "2"
 #: Runs of (component, document, start, values, checksum), and of the rows that are wanted.
 PAYLOAD, NEEDED = "payload", "needed"
 IN_MEMORY = 512 * 2**20
-#: Values that one merging task holds: 256 MB, twice.
-MERGE_VALUES = 32 * 2**20
+#: Values that one merging task holds: 64 MB, a few times over.
+MERGE_VALUES = 8 * 2**20
 
 
 @dataclass(frozen=True)
