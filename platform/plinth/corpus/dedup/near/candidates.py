@@ -126,7 +126,7 @@ def write_shared(store: Store, key: U64, at: U64) -> Part:
     new = np.ones(key.size, dtype=np.bool_)
     new[1:] = key[1:] != key[:-1]
     first = at[new][np.cumsum(new) - 1]
-    order = sorted_runs.in_order(at, key)
+    order = np.argsort(at, kind="stable")  # keys stay in order
     return sorted_runs.write(store, "shared.run", SHARED, [(at[order], key[order], first[order])], SHARED_COLUMNS)
 
 
@@ -201,7 +201,7 @@ def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) ->
         keys.append(key)
         documents.append(at)
     key, at = np.concatenate(keys), np.concatenate(documents)
-    order = sorted_runs.in_order(key, at)
+    order = np.argsort(key, kind="stable")  # runs are in order of documents
     return key[order], at[order]
 
 
