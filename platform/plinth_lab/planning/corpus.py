@@ -183,7 +183,8 @@ class StageWork(NamedTuple):
 
 #: Speeds as measured; of the bytes written, those of signatures follow from their layout, those of lines, substring
 #: and the index were measured, and the rest are estimates by column widths (docs/scale.md). Operations are a run's own
-#: (`bench_scale.py`).
+#: (`bench_scale.py`). The speed of near duplicates is that of `bench_dedup.py`, less a quarter: with a hundred million
+#: documents, runs are merged once more (`bench_dedup_scale.py`).
 MEASURED = (
     StageWork("repeats of a snapshot", 0, 4_800_000, False, 0.0, 24, 5),
     StageWork("annotate: heuristics", 9.5, 0, True, 0.0, 150, 6),
@@ -192,7 +193,7 @@ MEASURED = (
     StageWork("annotate: perplexity", 34, 0, True, 0.0, 16, 1),
     StageWork("exact duplicates", 255, 0, True, 0.0, 60, 18),
     StageWork("MinHash signatures", 490, 0, True, 0.0, 448, 2),
-    StageWork("near duplicates", 0, 71_000, False, 0.0, 300, 14),
+    StageWork("near duplicates", 0, 60_000, False, 0.0, 1100, 14),
     StageWork("lines", 40, 0, True, 0.16, 0, 12),
     StageWork("substring", 31, 0, True, 0.15, 0, 41),
     StageWork("protected", 36, 0, True, 0.0, 16, 18),
@@ -218,8 +219,8 @@ EXTRACT_MEGABYTES_S = 8.0
 DIGEST_MEGABYTES_S, COMPRESSED = 249.0, 0.25
 #: zstd Parquet of documents, bytes per byte of text.
 PARQUET = 0.25
-#: Bytes that the largest task holds, as `bench_dedup.py` measured them, and bytes that it reads of every document: the
-#: mask of one of the 64 branches of the index of near duplicates.
+#: Bytes that the largest task holds (0.7 GB in `bench_dedup.py`; the shingle sets of a part of 256 MB take up to 1 GB),
+#: and bytes that it reads of every document: the mask of one of the 64 branches of the index of near duplicates.
 LARGEST_TASK_BYTES, MASK_BYTES = 1.0e9, 1 / 64
 
 
@@ -350,7 +351,7 @@ def _row(work: StageWork, scale: CorpusScale, documents: float, parts: int) -> S
 
 def _columns(work: StageWork) -> float:
     """Return the bytes per document that a stage reads if it reads no text, but keys, IDs or all columns."""
-    return {"near duplicates": 300.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
+    return {"near duplicates": 1500.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
 
 
 def _priced(stage: str, speed: str, amount: Amount, scale: CorpusScale) -> StageEstimate:
