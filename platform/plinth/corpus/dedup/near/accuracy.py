@@ -176,8 +176,14 @@ def _choose(store: Store, task: _Choose) -> tuple[Part, ...]:
     table = table[:, sorted_runs.in_order(table[0], table[1])]
     own, document, other, other_hash, both, together, kept, kept_hash, with_kept = table
     pool, chosen = dict[str, list[int]](), [np.empty((PAIR_COLUMNS, 0), np.uint64)]
-    for question, second, its_hash, bands in ((REMOVED, kept, kept_hash, with_kept), (NEAR, other, other_hash, both)):
-        stratum = np.where(document != second, np.searchsorted(STRATA, bands, side="right") - 1, -1)
+    ends = np.sort(np.stack([document, other]), axis=0)
+    once = np.zeros(document.size, dtype=np.bool_)  # both documents of a pair may be drawn
+    once[np.unique(ends, axis=1, return_index=True)[1]] = True
+    for question, asked, second, its_hash, bands in (
+        (REMOVED, document != kept, kept, kept_hash, with_kept),
+        (NEAR, once, other, other_hash, both),
+    ):
+        stratum = np.where(asked, np.searchsorted(STRATA, bands, side="right") - 1, -1)
         pool[str(question)] = [int(np.count_nonzero(stratum == one)) for one in range(len(STRATA))]
         for one in range(len(STRATA)):
             mine = np.flatnonzero(stratum == one)[:PER_STRATUM]
