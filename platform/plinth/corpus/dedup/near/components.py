@@ -9,9 +9,10 @@ to the larger document's range in the next round. Between folds, each document m
 jumping). The rounds end if no document is hooked and every target points to itself. Each component is then a star, and
 its center is the component's smallest document.
 
-A document with two smaller neighbors hooks one to the other, and chains become half as long with every round. This is
-the alternation of small stars and large stars by Kiveris et al. 2014 ("Connected components in MapReduce and beyond"),
-which needs at most the square of log n rounds, and about log n in practice. Documents without an edge take no part.
+A document with two smaller neighbors hooks one to the other, and chains become half as long with every round. The
+rounds follow the alternation of small stars and large stars by Kiveris et al. 2014 ("Connected components in MapReduce
+and beyond"), which takes at most on the order of log² n rounds, and about log n in practice. Documents without an edge
+take no part.
 
 All tables are sorted runs. A task holds 8 bytes per document of its range, and a chunk of rows at a time.
 """
