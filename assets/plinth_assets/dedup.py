@@ -14,7 +14,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.dedup import exact, lines, semantic, substring
-from plinth.corpus.dedup.near import index, minhash
+from plinth.corpus.dedup.near import accuracy, index, minhash
 from plinth.corpus.dedup.parameters import Semantic
 from plinth.errors import RecipeError
 from plinth.recipe.recipe import Recipe
@@ -137,7 +137,15 @@ def _near(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 def _present_dedup(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float)]
-    return {"summary": markdown(table(["what", "documents"], rows))}
+    shown = {"summary": markdown(table(["what", "documents"], rows))}
+    if rates := accuracy.described(made.stats):
+        strata = made.stats["accuracy"]["strata"]
+        columns = {"bands": "shared bands", "removed": "removed", "similar": "rightly", "near": "with a duplicate",
+                   "merged": "found"}  # fmt: skip
+        by_bands = table([*columns.values()], [[row[name] for name in columns] for row in strata])
+        lines = "\n".join(f"- {name}: {text}" for name, text in rates.items())
+        shown["accuracy"] = markdown(f"{lines}\n\n{by_bands}")
+    return shown
 
 
 @dataclass(frozen=True)

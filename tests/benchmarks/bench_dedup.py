@@ -116,7 +116,8 @@ def measure(workspace: Path, workers: int) -> dict[str, Any]:
     """Seconds and peak resident memory of the stage from nothing but signatures and exact duplicates."""
     engine = LocalEngine(workers) if workers else InlineEngine()
     started = time.perf_counter()
-    found = run(Context(Workspace(workspace), engine=engine))
+    ctx = Context(Workspace(workspace), engine=engine)
+    found = run(ctx)
     seconds = time.perf_counter() - started
     processes = [os.getpid(), *(worker.pid for worker in getattr(engine, "_pool", []))]
     own, *workers_peak = (_peak_mb(pid) for pid in processes)
@@ -130,6 +131,8 @@ def measure(workspace: Path, workers: int) -> dict[str, Any]:
         "documents_per_minute": 60 * total / seconds,
         "cpu_seconds": cpu,
         "documents_per_core_minute": 60 * total / cpu,
+        "read_bytes_per_document": sum(cost.read_bytes for cost in ctx.costs.values()) / total,
+        "written_bytes_per_document": sum(cost.written_bytes for cost in ctx.costs.values()) / total,
         "driver_peak_mb": own,
         "worker_peak_mb": max(workers_peak, default=0.0),
         "clusters": found.stats["clusters"],

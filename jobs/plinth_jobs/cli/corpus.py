@@ -43,6 +43,7 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
         return
     _show_account(bucket or "all buckets", stats["buckets"][bucket] if bucket else stats["total"])
     if bucket is None:
+        _show_accuracy(settings.context())
         output.heading("by bucket")
         columns = ("bucket", "documents", "trained", "held out", "text", "tokens")
         rows = ((name, *_bucket_row(account)) for name, account in stats["buckets"].items())
@@ -50,6 +51,16 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
     for name, account in stats["buckets"].items() if bucket is None else [(bucket, stats["buckets"][bucket])]:
         if "account" in account:
             output.line(f"{name}: {Account.model_validate(account['account']).line}")
+
+
+def _show_accuracy(ctx: Context) -> None:
+    from plinth.corpus.dedup.near import accuracy, minhash
+
+    if ctx.refs.ref(minhash.ASSET) is not None and (
+        rates := accuracy.described(ctx.refs.current(minhash.ASSET).stats)
+    ):
+        output.heading("near duplicates against exact similarity")
+        output.facts(rates)
 
 
 def _funnel(ctx: Context) -> Mapping[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
 from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
@@ -104,8 +106,7 @@ def summed(parts: Iterable[Part], names: Sequence[str]) -> dict[str, object]:
 # Documents of all slots under one number each, and columns over all of them as flat files.
 #
 # The number of a document is the number of documents in the slots before its own, plus its row. A column over
-# all documents is one file of fixed-width values in that order, mapped into memory where it is read: a task
-# touches the pages it needs and holds none of it.
+# all documents is a row of files of fixed-width values in that order. A reader maps one file at a time into memory.
 
 VERSION = "1"
 
@@ -162,11 +163,84 @@ def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArr
     return np.memmap(path, dtype=kind, mode="r", shape=shape)
 
 
-def joined(ctx: Context, name: str, parts: Sequence[Part]) -> Part:
-    """Concatenate the flat columns of all parts of documents, in order."""
+@dataclass(frozen=True)
+class Column:
+    """Flat column over all documents, stored in pieces of consecutive documents.
+
+    A task opens one piece at a time, so that its memory does not depend on the number of documents. A column is pickled
+    for tasks, and its size does not grow with the number of pieces.
+
+    Args:
+        listing: the pieces in order, as JSON.
+    """
+
+    listing: Part
+    dtype: str
+    width: int = 1
+
+    @classmethod
+    def of(cls, store: Store, pieces: Sequence[Part], dtype: str, width: int = 1) -> Column:
+        """Return the column that consists of flat columns of consecutive documents."""
+        data = fingerprint.canonical([piece.model_dump(mode="json") for piece in pieces])
+        return cls(Part(name="column.json", blob=store.put_bytes(data), rows=len(pieces)), dtype, width)
+
+    @property
+    def key(self) -> str:
+        """Digest that identifies the values."""
+        return self.listing.blob.sha256
+
+    def slice(self, store: Store, low: int, high: int) -> npt.NDArray[Any]:
+        """Return a copy of the values of the documents with low <= number < high."""
+        return self._gathered(store, low, high, lambda values, first: values[max(0, low - first) : high - first])
+
+    def take(self, store: Store, numbers: U64) -> npt.NDArray[Any]:
+        """Return the values of some documents, whose numbers are in ascending order."""
+        if not numbers.size:
+            return self._gathered(store, 0, 0, lambda values, first: values)
+
+        def chosen(values: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
+            begin, end = np.searchsorted(numbers, np.array([first, first + len(values)], dtype=np.uint64))
+            taken: npt.NDArray[Any] = values[numbers[begin:end] - np.uint64(first)]
+            return taken
+
+        return self._gathered(store, int(numbers[0]), int(numbers[-1]) + 1, chosen)
+
+    def _gathered(
+        self, store: Store, low: int, high: int, chosen: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """Call a function with the values and the first document number of each piece that has documents in the range
+        [low, high), and return its results as one array."""
+        found = [np.empty((0,) if self.width == 1 else (0, self.width), np.dtype(self.dtype))]
+        first = 0
+        for piece in map(Part.model_validate, json.loads(store.read_bytes(self.listing.blob))):
+            if first < high and low < first + piece.rows:
+                found.append(np.array(chosen(open_flat(store, piece, self.dtype, self.width), first)))
+            first += piece.rows
+        gathered: npt.NDArray[Any] = np.concatenate(found)
+        return gathered
+
+
+#: Documents in one piece of a column, unless a single part has more: 192 MB of ranks.
+PIECE_ROWS = 8_000_000
+
+
+def joined(ctx: Context, name: str, parts: Sequence[Part], dtype: str, width: int = 1) -> Column:
+    """Concatenate the flat columns of all parts of documents, in order, into pieces of about `PIECE_ROWS` rows."""
+    groups: list[list[Part]] = []
+    held = 0
+    for part in parts:
+        if not groups or held + part.rows > PIECE_ROWS:
+            groups.append([])
+            held = 0
+        groups[-1].append(part)
+        held += part.rows
     step = Step(name="dedup/flat", version=VERSION)
-    item = Item(tuple(part.blob.sha256 for part in parts), tuple(parts), sum(part.rows for part in parts))
-    return run_items(ctx, step, _join, [item], label=name)[0][0]
+    items = [
+        Item(tuple(part.blob.sha256 for part in group), tuple(group), sum(part.rows for part in group))
+        for group in groups
+    ]
+    made = run_items(ctx, step, _join, items, label=name)
+    return Column.of(ctx.store, [parts[0] for parts in made], dtype, width)
 
 
 def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -183,14 +257,15 @@ def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (Part(name="all.flat", blob=blob, rows=sum(part.rows for part in parts)),)
 
 
-def mask(ctx: Context, sources: Sequence[tuple[Part, str]]) -> Part:
+def mask(ctx: Context, sources: Sequence[tuple[Part, str]]) -> Column:
     """Write a flat column of bytes that are 1 where a boolean column of a sidecar is true.
 
     The mask is a separate step. If a sidecar changes but its mask does not, later steps are not re-run.
     """
     step = Step(name="dedup/mask", version=VERSION)
     items = [Item((part.blob.sha256, column), (part, column), part.rows) for part, column in sources]
-    return joined(ctx, "dedup mask", [made[0] for made in run_items(ctx, step, _mask, items, label="dedup masks")])
+    made = [parts[0] for parts in run_items(ctx, step, _mask, items, label="dedup masks")]
+    return joined(ctx, "dedup mask", made, "<u1")
 
 
 def _mask(store: Store, source: tuple[Part, str]) -> tuple[Part, ...]:

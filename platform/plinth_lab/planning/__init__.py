@@ -358,6 +358,7 @@ def _show_scale(made: CorpusEstimate, cores: int) -> None:
     rows = [
         [
             row.stage,
+            row.speed,
             f"{row.tasks:,}",
             f"{row.core_hours:,.0f}",
             output.size(row.read_bytes),
@@ -366,7 +367,7 @@ def _show_scale(made: CorpusEstimate, cores: int) -> None:
         ]
         for row in made.rows
     ]
-    header = ["stage", "tasks", "core hours", "read", "written", "hours"]
+    header = ["stage", "a core", "tasks", "core hours", "read", "written", "hours"]
     output.table(header, rows, right=header[1:])
     output.facts(
         {
@@ -375,7 +376,7 @@ def _show_scale(made: CorpusEstimate, cores: int) -> None:
             "read, written": f"{output.size(made.read_bytes)}, {output.size(made.written_bytes)}",
             "requests": f"{made.requests:,.0f}",
             "kept": output.size(made.stored_bytes),
-            "largest task holds": output.size(made.component_bytes),
+            "largest task holds": output.size(made.largest_task_bytes),
             "compute": f"{made.compute_cost:,.0f}",
             "requests cost": f"{made.request_cost:,.0f}",
             "storage a month": f"{made.storage_cost_month:,.0f}",

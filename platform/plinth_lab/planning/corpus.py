@@ -183,7 +183,8 @@ class StageWork(NamedTuple):
 
 #: Speeds as measured; of the bytes written, those of signatures follow from their layout, those of lines, substring
 #: and the index were measured, and the rest are estimates by column widths (docs/scale.md). Operations are a run's own
-#: (`bench_scale.py`).
+#: (`bench_scale.py`). The speed of near duplicates is that of `bench_dedup.py`, less a quarter: with a hundred million
+#: documents, runs are merged once more (`bench_dedup_scale.py`).
 MEASURED = (
     StageWork("repeats of a snapshot", 0, 4_800_000, False, 0.0, 24, 5),
     StageWork("annotate: heuristics", 9.5, 0, True, 0.0, 150, 6),
@@ -192,7 +193,7 @@ MEASURED = (
     StageWork("annotate: perplexity", 34, 0, True, 0.0, 16, 1),
     StageWork("exact duplicates", 255, 0, True, 0.0, 60, 18),
     StageWork("MinHash signatures", 490, 0, True, 0.0, 448, 2),
-    StageWork("near duplicates", 0, 71_000, False, 0.0, 300, 14),
+    StageWork("near duplicates", 0, 60_000, False, 0.0, 1100, 14),
     StageWork("lines", 40, 0, True, 0.16, 0, 12),
     StageWork("substring", 31, 0, True, 0.15, 0, 41),
     StageWork("protected", 36, 0, True, 0.0, 16, 18),
@@ -218,8 +219,9 @@ EXTRACT_MEGABYTES_S = 8.0
 DIGEST_MEGABYTES_S, COMPRESSED = 249.0, 0.25
 #: zstd Parquet of documents, bytes per byte of text.
 PARQUET = 0.25
-#: Bytes that one task of the near-duplicate stage holds for every document of the corpus.
-COMPONENT_BYTES = 8
+#: Bytes that the largest task holds (0.7 GB in `bench_dedup.py`; the shingle sets of a part of 256 MB take up to 1 GB),
+#: and bytes that it reads of every document: the mask of one of the 64 branches of the index of near duplicates.
+LARGEST_TASK_BYTES, MASK_BYTES = 1.0e9, 1 / 64
 
 
 class CorpusScale(CorpusPrices):
@@ -234,9 +236,10 @@ class CorpusScale(CorpusPrices):
 
 
 class StageEstimate(Frozen):
-    """Estimated cost of one stage of a corpus pipeline."""
+    """Estimated cost of one stage of a corpus pipeline. `speed` is the rate per core that the estimate is based on."""
 
     stage: str
+    speed: str
     tasks: int
     core_hours: float
     read_bytes: float
@@ -257,7 +260,7 @@ class CorpusEstimate(Frozen):
     written_bytes: float
     requests: float
     stored_bytes: float
-    component_bytes: float
+    largest_task_bytes: float
     compute_cost: float
     request_cost: float
     storage_cost_month: float
@@ -271,7 +274,8 @@ def estimate(scale: CorpusScale, runs: Sequence[RunCosts] = ()) -> CorpusEstimat
     """
     documents, parts = scale.text_bytes / scale.document_bytes, max(1, round(scale.text_bytes / scale.part_bytes))
     if runs:
-        rows = [_priced(stage, one, scale) for stage, one in predict(runs, scale.text_bytes, parts).items()]
+        speed = "one run" if len(runs) == 1 else f"{len(runs)} runs"
+        rows = [_priced(stage, speed, one, scale) for stage, one in predict(runs, scale.text_bytes, parts).items()]
         stored = sum(row.written_bytes for row in rows)
     else:
         rows = _by_constants(scale, documents, parts)
@@ -287,7 +291,7 @@ def estimate(scale: CorpusScale, runs: Sequence[RunCosts] = ()) -> CorpusEstimat
         written_bytes=sum(row.written_bytes for row in rows),
         requests=requests,
         stored_bytes=stored,
-        component_bytes=COMPONENT_BYTES * documents,
+        largest_task_bytes=LARGEST_TASK_BYTES + MASK_BYTES * documents,
         compute_cost=core_hours * scale.core_hour,
         request_cost=scale.requests(requests / 2, requests / 2),
         storage_cost_month=stored / 1e9 * scale.gigabyte_month,
@@ -326,10 +330,10 @@ def _by_constants(scale: CorpusScale, documents: float, parts: int) -> list[Stag
     if scale.html_bytes:
         seconds = scale.html_bytes / (EXTRACT_MEGABYTES_S * 1e6)
         amount = Amount(seconds, parts, 2.0 * parts, scale.html_bytes, PARQUET * scale.text_bytes)
-        rows.insert(0, _priced("extract", amount, scale))
+        rows.insert(0, _priced("extract", f"{EXTRACT_MEGABYTES_S:g} MB/s HTML", amount, scale))
         seconds = scale.html_bytes / (DIGEST_MEGABYTES_S * 1e6)
         amount = Amount(seconds, parts, 2.0 * parts, COMPRESSED * scale.html_bytes, 0.0)
-        rows.insert(0, _priced("digests of sources", amount, scale))
+        rows.insert(0, _priced("digests of sources", f"{DIGEST_MEGABYTES_S:g} MB/s HTML", amount, scale))
     else:
         rows.insert(0, _row(DOCUMENTS, scale, documents, parts))
     return rows
@@ -341,21 +345,23 @@ def _row(work: StageWork, scale: CorpusScale, documents: float, parts: int) -> S
     read = PARQUET * scale.text_bytes if work.reads_text else _columns(work) * documents
     written = work.written * scale.text_bytes + work.written_document * documents
     amount = Amount(by_bytes + by_documents, parts, work.operations * parts, read, written)
-    return _priced(work.stage, amount, scale)
+    speed = f"{work.megabytes_s:g} MB/s" if work.megabytes_s else f"{work.documents_s:,.0f} docs/s"
+    return _priced(work.stage, speed, amount, scale)
 
 
 def _columns(work: StageWork) -> float:
     """Return the bytes per document that a stage reads if it reads no text, but keys, IDs or all columns."""
-    return {"near duplicates": 300.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
+    return {"near duplicates": 1500.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
 
 
-def _priced(stage: str, amount: Amount, scale: CorpusScale) -> StageEstimate:
+def _priced(stage: str, speed: str, amount: Amount, scale: CorpusScale) -> StageEstimate:
     core_hours, tasks = amount.cpu_s / 3600, max(1, round(amount.tasks))
     at_once = min(scale.cores, tasks)
     moved = amount.read_bytes + amount.written_bytes
     network = moved * 8 / (scale.gigabit_s_per_core * 1e9 * at_once) / 3600
     return StageEstimate(
         stage=stage,
+        speed=speed,
         tasks=tasks,
         core_hours=core_hours,
         read_bytes=amount.read_bytes,

@@ -101,6 +101,7 @@ def test_deduplication_costs_no_more_per_part_where_there_are_more_parts(
     monkeypatch.setattr(run_tree, "LEVEL_FAN", 4)
     monkeypatch.setattr(clusters, "GATHER_SLOTS", 2)
     monkeypatch.setattr(minhash, "PARTITION_ROWS", (8, 8))
+    monkeypatch.setitem(minhash.run.__kwdefaults__, "span", 4)
     counts = []
     for times in TIMES:
         ctx = Context(Workspace(tmp_path / str(times)).ensure())

@@ -28,7 +28,7 @@ def test_core_hours_by_hand() -> None:
     rows = {row.stage: row for row in made.rows}
     assert made.documents == 10**9
     assert rows["lines"].core_hours == pytest.approx(3.6e12 / 40e6 / 3600)
-    assert rows["near duplicates"].core_hours == pytest.approx(1e9 / 71_000 / 3600)
+    assert rows["near duplicates"].core_hours == pytest.approx(1e9 / 60_000 / 3600)
     assert made.core_hours == pytest.approx(sum(row.core_hours for row in made.rows))
     assert made.hours == pytest.approx(made.core_hours)
 

@@ -20,7 +20,7 @@ from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.dedup.run_tree import keyed, narrow
 from plinth.corpus.dedup.sorted_runs import binary16, halves
-from plinth.corpus.sidecars import Slot, SlotNumbers, slots
+from plinth.corpus.sidecars import Column, Slot, SlotNumbers, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
@@ -53,10 +53,9 @@ def write_members(store: Store, at: U64, group: I64, ranks: U64) -> Part:
     Args:
         at: [N] document numbers, ascending.
         group: [N] for each document, any number that identifies its cluster.
-        ranks: by document number: the two halves of its id, and its rank (a smaller rank is better).
+        ranks: [N, 3] the two halves of each document's id, and its rank (a smaller rank is better).
     """
-    own = np.asarray(ranks[at]) if at.size else np.empty((0, 3), np.uint64)
-    high, low, rank = own[:, 0], own[:, 1], own[:, 2]
+    high, low, rank = ranks.T
     _, group = np.unique(group, return_inverse=True)
     by_id = np.lexsort((at, low, high, group))
     first = by_id[_starts(group[by_id])]  # of each cluster, the member with the smallest id
@@ -226,8 +225,8 @@ def build(
     documents: Mapping[str, Manifest],
     lengths: Sequence[Part],
     quality: Mapping[str, Manifest] | None,
-) -> Part:
-    """Return the id and rank of every document as a flat column of `WIDTH` uint64.
+) -> Column:
+    """Return the id and rank of every document as a column of `WIDTH` uint64.
 
     Args:
         lengths: by part of documents, the part with their `text_bytes`.
@@ -243,7 +242,7 @@ def build(
         items.append(Item(keys, _Rank(slot, read, place, column, params.keep), slot.documents.rows))
     step = Step(name="dedup/rank", version=RANK_TABLE_VERSION, params={"keep": params.keep})
     parts = [made[0] for made in run_items(ctx, step, _rank, items, label="dedup ranks")]
-    return sidecars.joined(ctx, "dedup rank table", parts)
+    return sidecars.joined(ctx, "dedup rank table", parts, "<u8", WIDTH)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from plinth.compute.context import Context, Item, add_stats, run_items, sum_stat
 from plinth.corpus.dedup import clusters, sorted_runs
 from plinth.corpus.dedup.parameters import Remainder
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
-from plinth.corpus.sidecars import Slot, SlotNumbers
+from plinth.corpus.sidecars import Column, Slot, SlotNumbers
 from plinth.records import Part, Step
 from plinth.storage.parts import EDIT_TYPE, iter_aligned, iter_batches, read_table, write_table
 from plinth.storage.store import Store
@@ -259,12 +259,12 @@ def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
     return pc.replace_with_mask(texts, pa.array(mask), pa.array(changed, pa.large_string()))
 
 
-def find(ctx: Context, sources: Sequence[SlotTexts], mask: Part, layout: SlotNumbers, range_rows: int) -> list[Part]:
+def find(ctx: Context, sources: Sequence[SlotTexts], mask: Column, layout: SlotNumbers, range_rows: int) -> list[Part]:
     """Return, for every part of documents, the windows of words that occurred earlier in the corpus, as sorted runs of
     `LATER`.
 
     Args:
-        mask: flat column of bytes that selects the documents to compare.
+        mask: column of bytes that selects the documents to compare.
         range_rows: rows per reduce task.
     """
     tokens = {"min_tokens": sources[0].tokens} if sources else {}

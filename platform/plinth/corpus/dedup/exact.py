@@ -24,7 +24,7 @@ from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, sorted_runs
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
-from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.sidecars import Column, Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
 from plinth.storage.store import Store
@@ -116,7 +116,7 @@ def _digest(store: Store, documents: Part) -> tuple[Part, ...]:
     return leaf, write_table(store, documents.name, pa.table([pa.array(np.concatenate(lengths))], schema=_LENGTHS))
 
 
-def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], ranks: Part, range_rows: int) -> list[Part]:
+def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], ranks: Column, range_rows: int) -> list[Part]:
     branches = tree(ctx, DIGESTS, 3, leaves(ctx, places))
     reader = RangeReader.over(ctx.store, DIGESTS, branches, sidecars.layout(places), {"version": VERSION})
     mask = sidecars.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
@@ -130,7 +130,7 @@ def _group(store: Store, task: Range) -> tuple[Part, ...]:
     listed = np.bincount(group, minlength=1)[group] > 1 if at.size else new
     at, group = at[listed], group[listed]
     back = np.argsort(at)  # numbers of documents are unique
-    ranks = sidecars.open_flat(store, task.given[0], "<u8", clusters.WIDTH)
+    ranks = task.given[0].take(store, at[back])
     return (clusters.write_members(store, at[back], group[back], ranks),)
 
 

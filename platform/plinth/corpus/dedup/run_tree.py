@@ -17,10 +17,10 @@ from plinth.compute.context import Context, Item, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.sorted_runs import END, ranges
-from plinth.corpus.sidecars import SlotNumbers
+from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.records import Part, Step
 from plinth.storage.store import Store
-from plinth_text.arrays import U8, U64, Bools
+from plinth_text.arrays import U64, Bools
 
 # Many runs to a bounded number, so that no reduce task opens a file per part of the corpus.
 #
@@ -235,7 +235,7 @@ class RangeReader:
         """Number of rows in all branches."""
         return sum(run.rows for run, _ in self.branches)
 
-    def read(self, store: Store, low: int, high: int, mask: U8 | None = None) -> list[U64]:
+    def read(self, store: Store, low: int, high: int, mask: Column | None = None) -> list[U64]:
         """Return the key, the document number and the other columns of all rows with low <= key < high. If `mask` is
         set, only documents with a nonzero mask value are included."""
         found: list[list[U64]] = []
@@ -245,7 +245,11 @@ class RangeReader:
             bases = np.asarray(sidecars.open_flat(store, first, "<u8"))
             number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
             columns = (key, number, *rest)
-            found.append([column[mask[number] != 0] for column in columns] if mask is not None else [*columns])
+            if mask is not None and number.size:
+                lowest = number.min()
+                kept = mask.slice(store, int(lowest), int(number.max()) + 1)[number - lowest] != 0
+                columns = tuple(column[kept] for column in columns)
+            found.append([*columns])
         return [np.concatenate(column) for column in zip(*found, strict=True)]
 
 
@@ -254,15 +258,15 @@ class Range:
     """Range of keys that one reduce task reads. A range can be pickled.
 
     Args:
-        mask: flat column of bytes that selects documents; if None, all documents are included.
-        given: other parts that the task reads.
+        mask: column of bytes that selects documents; if None, all documents are included.
+        given: other columns that the task reads.
     """
 
     reader: RangeReader
     low: int
     high: int
-    mask: Part | None = None
-    given: tuple[Part, ...] = ()
+    mask: Column | None = None
+    given: tuple[Column, ...] = ()
 
     def read(self, store: Store) -> tuple[Bools, list[U64]]:
         """Return a mask of the rows in which a new key begins, and the columns of the range. Rows are sorted by key,
@@ -270,8 +274,7 @@ class Range:
 
         If there are three columns or more, the third column is the other half of the key.
         """
-        mask = sidecars.open_flat(store, self.mask, "<u1") if self.mask else None
-        columns = self.reader.read(store, self.low, self.high, mask)
+        columns = self.reader.read(store, self.low, self.high, self.mask)
         key, number, *rest = columns
         order = sorted_runs.in_order(key, *rest[:1], number, *rest[1:])
         columns = [column[order] for column in columns]
@@ -287,14 +290,14 @@ def reduce(
     reader: RangeReader,
     range_rows: int,
     label: str,
-    mask: Part | None = None,
-    given: tuple[Part, ...] = (),
+    mask: Column | None = None,
+    given: tuple[Column, ...] = (),
 ) -> list[Part]:
     """Run a step on each range of keys, with about `range_rows` rows per range. Keys must be uniformly distributed."""
-    read = (mask, *given) if mask else given
+    read, runs = [one.key for one in ((mask, *given) if mask else given)], reader.key
     items = [
         Item(
-            (f"{low}-{high}", *(part.blob.sha256 for part in read), reader.key),
+            (f"{low}-{high}", *read, runs),
             Range(reader, low, high, mask, given),
             reader.rows * (high - low) // END,
         )

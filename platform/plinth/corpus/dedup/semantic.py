@@ -30,13 +30,12 @@ from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, sorted_runs
 from plinth.corpus.dedup import vectors as semantic_vectors
 from plinth.corpus.dedup.near import candidates
-from plinth.corpus.dedup.near.candidates import GROUPS
 from plinth.corpus.dedup.near.linking import COSINES
 from plinth.corpus.dedup.near.minhash import Comparison, cluster
 from plinth.corpus.dedup.parameters import Dedup, Semantic
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.dedup.vectors import raw
-from plinth.corpus.sidecars import Slot, SlotNumbers, slots
+from plinth.corpus.sidecars import Column, Slot, SlotNumbers, slots
 from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
@@ -60,7 +59,7 @@ from plinth_text.similarity import SCALE
 # Most of these pairs are chance: a pair stays whose `SKETCH_BITS` further bits differ in no more than those of a pair
 # at the threshold do, `DEVIATIONS` standard deviations allowed. What stays is compared by `near.verify`.
 
-PAIRS_VERSION = "2"
+PAIRS_VERSION = "3"
 
 CROWD, ALL_PAIRS, NEIGHBOURS = 4, 64, 16
 MAX_BITS, MAX_TABLES = 24, 256
@@ -102,20 +101,20 @@ def search(total: I64, count: int, threshold: float, recall: float) -> Search:
 
 
 def find(
-    ctx: Context, vectors: Sequence[Part], shape: Search, mask: Part, layout: SlotNumbers, range_rows: int
+    ctx: Context, vectors: Sequence[Part], shape: Search, mask: Column, layout: SlotNumbers, range_rows: int
 ) -> list[Part]:
-    """Return the pairs of documents that may be similar, as sorted runs of `candidates.GROUPS`.
+    """Return the pairs of documents that may be similar, as sorted runs of `components.SHARED`.
 
     Args:
         vectors: by part of documents, the part with its vectors.
-        mask: flat column of bytes that selects the documents to compare.
+        mask: column of bytes that selects the documents to compare.
         range_rows: number of keys per reduce task.
     """
     identity = {"mean": list(shape.mean), "bits": shape.bits, "tables": shape.tables}
     step = Step(name="dedup/semantic/keys", version=PAIRS_VERSION, params=identity)
     items = [Item((part.blob.sha256,), _Keys(part, shape), part.rows) for part in vectors]
     made = run_items(ctx, step, _keys, items, label="dedup/semantic keys")
-    sketches = sidecars.joined(ctx, "dedup/semantic sketches", [parts[1] for parts in made])
+    sketches = sidecars.joined(ctx, "dedup/semantic sketches", [parts[1] for parts in made], "<u8", _WORDS)
     reader = RangeReader.over(ctx.store, KEYS, tree(ctx, KEYS, 2, [parts[0] for parts in made]), layout)
     step = Step(name="dedup/semantic/pairs", version=PAIRS_VERSION, params={"differing": shape.differing})
     differing = partial(_pairs, shape.differing)
@@ -207,18 +206,19 @@ def nominate_pairs(key: U64, at: U64, starts: I64, left: U64, right: U64) -> int
 def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
     _, (key, at) = task.read(store)
     left, right = nominate(key, at)
-    sketches = sidecars.open_flat(store, task.given[0], "<u8", _WORDS)
     pairs = np.unique(np.stack([left, right], axis=1), axis=0)
-    near = _differing(sketches, pairs) <= differing
+    documents = np.unique(pairs)
+    sketches = task.given[0].take(store, documents)
+    near = _differing(sketches, np.searchsorted(documents, pairs)) <= differing
     left, right = np.ascontiguousarray(pairs[near].T)
     keys = np.empty(left.size, dtype=np.uint64)
     hash_pairs(left, right, keys)
     columns = np.repeat(keys, 2), np.stack([left, right], axis=1).reshape(-1)
     order = sorted_runs.in_order(*columns)
-    return (sorted_runs.write(store, "groups.run", GROUPS, [[column[order] for column in columns]], 2),)
+    return (candidates.write_shared(store, *(column[order] for column in columns)),)
 
 
-def _differing(sketches: U64, pairs: U64) -> I64:
+def _differing(sketches: U64, pairs: I64) -> I64:
     """Return, for each pair, the number of bits that differ between its two sketches."""
     out = np.zeros(pairs.shape[0], dtype=np.int64)
     for first in range(0, out.size, 2**20):
@@ -295,7 +295,7 @@ def run(
     carry = Step(name=f"{ASSET}/carry", version=VERSION)
     similarity = {"vectors": made.source, "dimensions": made.total.size}
     how = Comparison(ASSET, COSINES, similarity, params.threshold, carry, semantic_vectors.values)
-    linked = cluster(ctx, how, longest.survivors(), made.parts, layout, found, ranks)
+    linked, _ = cluster(ctx, how, longest.survivors(), made.parts, layout, found, ranks)
     members = clusters.gather(ctx, ASSET, linked, layout)
     compared = dict(zip([slot.number for slot in chosen], zip(made.parts, members, strict=True), strict=True))
     parts = _sidecars(ctx, places, compared)

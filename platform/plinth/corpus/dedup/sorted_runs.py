@@ -163,22 +163,26 @@ class SortedRun:
         Raises:
             IntegrityError: a block is damaged or its keys are out of order.
         """
+        first, last = self._within(low, high)
+        return _between(self._blocks(first, last), low, high)
+
+    def _within(self, low: int, high: int) -> tuple[int, int]:
+        """Return the half-open range of blocks that may have rows with low <= key < high."""
         first = max(0, int(np.searchsorted(self.first, np.uint64(low))) - 1)
         last = self.first.size if high >= END else int(np.searchsorted(self.first, np.uint64(high)))
-        columns = self._blocks(first, max(first, last))
-        begin = int(np.searchsorted(columns[0], np.uint64(low)))
-        end = columns[0].size if high >= END else int(np.searchsorted(columns[0], np.uint64(high)))
-        return tuple(column[begin:end] for column in columns)
+        return first, max(first, last)
 
     def all(self) -> tuple[U64, ...]:
         """Return the columns of all rows."""
         return self._blocks(0, self.first.size)
 
-    def chunks(self, rows: int = 2**20) -> Iterator[tuple[U64, ...]]:
-        """Yield all rows in order, `rows` at a time."""
+    def chunks(self, rows: int = 2**20, low: int = 0, high: int = END) -> Iterator[tuple[U64, ...]]:
+        """Yield the rows with low <= key < high in order, about `rows` at a time. Rows with the same key may come in
+        several chunks."""
+        first, last = self._within(low, high)
         step = max(1, rows // BLOCK_ROWS)
-        for first in range(0, self.first.size, step):
-            yield self._blocks(first, min(self.first.size, first + step))
+        for start in range(first, last, step):
+            yield _between(self._blocks(start, min(last, start + step)), low, high)
 
     def _blocks(self, first: int, last: int) -> tuple[U64, ...]:
         if last <= first:
@@ -238,6 +242,12 @@ class SortedRun:
             expected=expected,
             remedy="delete the blob from the store and run the same command again",
         )
+
+
+def _between(columns: tuple[U64, ...], low: int, high: int) -> tuple[U64, ...]:
+    begin = int(np.searchsorted(columns[0], np.uint64(low)))
+    end = columns[0].size if high >= END else int(np.searchsorted(columns[0], np.uint64(high)))
+    return tuple(column[begin:end] for column in columns)
 
 
 def in_order(key: U64, *ties: U64) -> I64:

@@ -71,12 +71,12 @@ class LabelledOutcome:
     bytes: int
 
 
-def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
+def wilson(hits: float, trials: float, z: float = Z) -> tuple[float, float]:
     """Return the Wilson interval for the share `hits / trials` (Wilson 1927). The interval is valid even for few
-    trials, and for shares of 0 and 1.
+    trials, and for shares of 0 and 1. The numbers are fractions if outcomes have weights.
 
     Raises:
-        ValueError: there are no trials.
+        ValueError: there is less than one trial.
     """
     if trials < 1:
         raise ValueError("an interval needs trials")

@@ -71,7 +71,7 @@ def test_a_partition_is_of_any_size_and_scratch_files_change_nothing(tiny: Any, 
     corpus = tiny.corpus({"a": [docs[:50], docs[50:]]}, dedup=dedup)
     first = corpus.through_near()
     assert first.stats["clusters"] == 10
-    for rows, ranges in ((1, 700), (7, 3000), (10_000, 100_000)):
+    for rows, ranges, span in ((1, 700, 50), (7, 3000, 13), (10_000, 100_000, 1000)):
         with monkeypatch.context() as patch:
             patch.setattr(candidates, "IN_MEMORY", 0)
             patch.setattr(StepCache, "get", lambda cache, key: None)
@@ -83,6 +83,7 @@ def test_a_partition_is_of_any_size_and_scratch_files_change_nothing(tiny: Any, 
                 corpus.exact,
                 range_rows=ranges,
                 partition_rows=rows,
+                span=span,
             )
         assert made.digest == first.digest
 

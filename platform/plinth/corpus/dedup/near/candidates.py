@@ -1,8 +1,8 @@
-"""Groups of documents that share a band key, joined into connected components.
+"""Documents that share a band key, grouped by connected component and divided into partitions.
 
     groups        per range of keys: the documents of every key that two or more documents share
-    components    in one task: documents connected by groups; needs 8 bytes of memory per document of the corpus
-    route         per range of keys: the groups, sorted by component
+    components    documents connected by shared keys (`components`)
+    route         per range of documents: the shared keys, sorted by component
 
 Each cluster is inside one component. Therefore components can be divided into partitions of bounded size, and each
 partition is verified independently. Pairs of documents are never stored. A group only proposes candidates; the
@@ -15,21 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import sorted_runs
-from plinth.corpus.dedup.near import linking
+from plinth.corpus.dedup.near import components, linking
+from plinth.corpus.dedup.near.components import CHUNK_ROWS, SHARED, SHARED_COLUMNS, Components, read_members
 from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import Range, RangeReader, cuts, keyed, levels, narrow, reduce
-from plinth.corpus.sidecars import SlotNumbers
+from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
@@ -37,14 +36,12 @@ from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
 
-Column = npt.NDArray[Any]  # uint32 or uint64
+VERSION = "2"
+#: Runs of (component, band key, document).
+ROUTED = "routed"
 
-VERSION = "1"
-#: Runs of (band key, document) and of (component, band key, document).
-GROUPS, ROUTED = "groups", "routed"
-
-#: The component of a document that shares no key, by the width of the column.
-ALONE = {"<u4": 2**32 - 1, "<u8": 2**64 - 1}
+#: Documents that are counted in a partition, on average, to find where partitions end.
+COUNTED = 32
 
 
 @dataclass(frozen=True)
@@ -53,52 +50,63 @@ class CandidatePairs:
 
     Args:
         routed: a few sorted runs of (component, band key, document).
-        components: flat column by document: the number of the first document in its component, or `ALONE`.
-        width: integer type of the column `components`.
+        components: component of every document that shares a key with another document.
         partitions: ranges of components, half open.
-        documents: number of documents that share a component with another document.
     """
 
     routed: tuple[Part, ...]
-    components: Part
-    width: str
+    components: Components
     partitions: tuple[tuple[int, int], ...]
-    documents: int
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that share a key with another document."""
+        return self.components.documents
 
 
-def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, partition_rows: int) -> CandidatePairs:
+def find(
+    ctx: Context,
+    asset: str,
+    groups: Sequence[Part],
+    documents: int,
+    partition_rows: int,
+    span: int = components.SPAN,
+) -> CandidatePairs:
     """Return the documents that share a band key, grouped by connected component.
 
     Args:
         asset: name of the asset that the stage writes.
-        groups: sorted runs of `GROUPS`.
+        groups: sorted runs of `components.SHARED`.
         documents: number of documents in the corpus.
-        partition_rows: maximum number of documents per partition, unless a single component is larger.
+        partition_rows: number of documents per partition, unless a single component is larger. A partition may have
+            about a fifth more, because its documents are counted from a sample.
+        span: documents per task; affects memory use only.
     """
-    width = "<u4" if documents < ALONE["<u4"] else "<u8"
-    step = Step(name=f"{asset}/components", version=VERSION, params={"width": width, "rows": partition_rows})
-    task = _Components(tuple(groups), documents, width, partition_rows)
-    joined = run_items(
-        ctx, step, _components, [Item((str(documents), keyed(groups)), task)], label=f"{asset} components"
-    )
-    components = joined[0][0]
-    step = Step(name=f"{asset}/route", version=VERSION)
+    shared = narrow(ctx, SHARED, SHARED_COLUMNS, groups, f"{asset} groups")
+    joined = components.connect(ctx, asset, shared, documents, span)
+    every = max(1, partition_rows // COUNTED)
+    step = Step(name=f"{asset}/route", version=VERSION, params={"every": every})
+    key = keyed(shared)
     items = [
-        Item((part.blob.sha256, components.blob.sha256), _Route(part, components, width), part.rows) for part in groups
+        Item((f"{low}-{high}", key, mine.blob.sha256), _Route(low, high, shared, mine, every), mine.rows)
+        for (low, high), mine in zip(components.spans(documents, span), joined.members, strict=True)
     ]
-    routed = [made[0] for made in run_items(ctx, step, _route, items, label=f"{asset} route")]
-    few = narrow(ctx, ROUTED, 3, routed, f"{asset} route")
-    cuts = [int(cut) for cut in components.stats["cuts"]]
-    partitions = tuple(zip(cuts, [*cuts[1:], documents], strict=True))
-    return CandidatePairs(few, components, width, partitions, int(components.stats["documents"]))
+    made = run_items(ctx, step, _route, items, label=f"{asset} route")
+    few = narrow(ctx, ROUTED, 3, [part for parts in made for part in parts[1:]], f"{asset} route")
+    counted = tuple(parts[0] for parts in made)
+    step = Step(name=f"{asset}/partitions", version=VERSION, params={"documents": documents})
+    task = _Partitions(counted, partition_rows // every, documents)
+    item = Item((keyed(counted), str(task.limit)), task)
+    bounds = run_items(ctx, step, _partitions, [item], label=f"{asset} partitions")[0][0].stats["bounds"]
+    return CandidatePairs(few, joined, tuple(pairwise(bounds)))
 
 
-def groups(ctx: Context, reader: RangeReader, mask: Part, range_rows: int) -> list[Part]:
-    """Return the documents that share a band key, as sorted runs of `GROUPS`.
+def groups(ctx: Context, reader: RangeReader, mask: Column, range_rows: int) -> list[Part]:
+    """Return the documents that share a band key, as sorted runs of `components.SHARED`.
 
     Args:
         reader: reader of the index's band keys.
-        mask: flat column of bytes that selects the documents to compare.
+        mask: column of bytes that selects the documents to compare.
         range_rows: band keys per reduce task.
     """
     step = Step(name="dedup/minhash/groups", version=VERSION)
@@ -109,86 +117,92 @@ def _group(store: Store, task: Range) -> tuple[Part, ...]:
     first, (key, at) = task.read(store)
     shared = ~first
     shared[:-1] |= ~first[1:]
-    return (sorted_runs.write(store, "groups.run", GROUPS, [(key[shared], at[shared])], 2),)
+    return (write_shared(store, key[shared], at[shared]),)
 
 
-@dataclass(frozen=True)
-class _Components:
-    groups: tuple[Part, ...]
-    documents: int
-    width: str
-    partition_rows: int
-
-
-def _components(store: Store, task: _Components) -> tuple[Part, ...]:
-    parent = np.arange(task.documents, dtype=task.width)
-    unite = unite_u32 if parent.itemsize == 4 else unite_u64
-    for part in task.groups:
-        with sorted_runs.SortedRun(store, part, GROUPS) as opened:
-            last = np.zeros(3, dtype=np.uint64)  # key and document of the row before, and whether there is one
-            for key, at in opened.chunks():
-                unite(parent, key, at, last)
-    sizes = np.zeros(task.documents, dtype=task.width)
-    # a partition of `partition_rows` and one component more has at least half of the next one's rows
-    cuts = np.empty(2 * (task.documents // max(1, task.partition_rows) + 1), dtype=np.int64)
-    cut = cut_u32 if parent.itemsize == 4 else cut_u64
-    count, documents, largest = cut(parent, sizes, task.partition_rows, ALONE[task.width], cuts)
-    stats = {"cuts": [0, *cuts[:count].tolist()], "documents": documents, "largest": largest}
-    return (sidecars.write(store, "components.flat", parent).model_copy(update={"stats": stats}),)
+def write_shared(store: Store, key: U64, at: U64) -> Part:
+    """Write documents that share a key as a sorted run of `components.SHARED`. Rows are given in order of key and
+    document."""
+    new = np.ones(key.size, dtype=np.bool_)
+    new[1:] = key[1:] != key[:-1]
+    first = at[new][np.cumsum(new) - 1]
+    order = np.argsort(at, kind="stable")  # keys stay in order
+    return sorted_runs.write(store, "shared.run", SHARED, [(at[order], key[order], first[order])], SHARED_COLUMNS)
 
 
 @dataclass(frozen=True)
 class _Route:
-    groups: Part
-    components: Part
-    width: str
+    low: int
+    high: int
+    shared: tuple[Part, ...]
+    members: Part
+    every: int
 
 
 def _route(store: Store, task: _Route) -> tuple[Part, ...]:
-    with sorted_runs.SortedRun(store, task.groups, GROUPS) as opened:
-        key, at = opened.all()
-    root = np.asarray(sidecars.open_flat(store, task.components, task.width)[at]).astype(np.uint64)
-    order = np.argsort(root, kind="stable")  # within a component, keys and documents stay in order
-    return (sorted_runs.write(store, "routed.run", ROUTED, [(root[order], key[order], at[order])], 3),)
+    document, component = read_members(store, [task.members], task.low, task.high)
+    of = np.zeros(task.high - task.low, dtype=np.uint64)
+    of[document - np.uint64(task.low)] = component
+    mixed = linking.ends(document, document)
+    counted = np.sort(component[mixed % np.uint64(task.every) == 0])
+    made = [sidecars.write(store, "counted.flat", counted)]
+    waiting: list[tuple[U64, ...]] = []
+    held = 0
+    for part in task.shared:
+        with sorted_runs.SortedRun(store, part, SHARED) as opened:
+            for at, key, _ in opened.chunks(CHUNK_ROWS, task.low, task.high):
+                waiting.append((of[at - np.uint64(task.low)], key, at))
+                held += at.size
+                if held >= ROUTE_ROWS:
+                    made.append(_write_routed(store, waiting))
+                    waiting, held = [], 0
+    if held:
+        made.append(_write_routed(store, waiting))
+    return tuple(made)
+
+
+#: Shared keys that a task sorts at a time.
+ROUTE_ROWS = 4_000_000
+
+
+def _write_routed(store: Store, rows: Sequence[tuple[U64, ...]]) -> Part:
+    table = [np.concatenate(column) for column in zip(*rows, strict=True)]
+    order = np.argsort(table[0], kind="stable")
+    return sorted_runs.write(store, "routed.run", ROUTED, [[column[order] for column in table]], 3)
+
+
+@dataclass(frozen=True)
+class _Partitions:
+    counted: tuple[Part, ...]
+    limit: int
+    documents: int
+
+
+def _partitions(store: Store, task: _Partitions) -> tuple[Part, ...]:
+    """Divide the components into partitions of at most `limit` counted documents, or of one component."""
+    columns = [sidecars.open_flat(store, part, "<u8") for part in task.counted]
+    component, sizes = np.unique(np.concatenate([np.empty(0, np.uint64), *columns]), return_counts=True)
+    ends, bounds, at = np.cumsum(sizes), [0], 0
+    while at < component.size:
+        before = int(ends[at - 1]) if at else 0
+        at = max(at + 1, int(np.searchsorted(ends, before + task.limit, side="right")))
+        bounds.append(int(component[at]) if at < component.size else task.documents)
+    bounds = bounds if len(bounds) > 1 else [0, task.documents]
+    empty = sidecars.write(store, "partitions.flat", np.empty(0, np.uint64))
+    return (empty.model_copy(update={"stats": {"bounds": bounds}}),)
 
 
 def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) -> tuple[U64, U64]:
-    """Return band keys and documents of the groups in a range of components. The rows of a group are adjacent."""
+    """Return band keys and documents of the groups in a range of components, sorted by key and document."""
     keys, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     for part in routed:
         with sorted_runs.SortedRun(store, part, ROUTED) as opened:
             _, key, at = opened.slice(low, high)
         keys.append(key)
         documents.append(at)
-    return np.concatenate(keys), np.concatenate(documents)
-
-
-@compiled
-def unite_u32(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Connect documents whose keys are equal in adjacent rows. The smaller document number becomes the root."""
-
-
-@compiled
-def unite_u64(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Connect documents whose keys are equal in adjacent rows, for document numbers of 64 bits."""
-
-
-@compiled
-def cut_u32(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
-    """Point every document to the root of its component, mark documents without a partner, and divide the components
-    into partitions of about `limit` documents.
-
-    `cuts` receives the first component of every partition except the first. Partitions that do not fit in `cuts` are
-    counted but not written.
-
-    Returns:
-        The number of cuts, the number of documents in components, and the size of the largest component.
-    """
-
-
-@compiled
-def cut_u64(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
-    """Divide the components into partitions as in `cut_u32`, for document numbers of 64 bits."""
+    key, at = np.concatenate(keys), np.concatenate(documents)
+    order = np.argsort(key, kind="stable")  # runs are in order of documents
+    return key[order], at[order]
 
 
 # Shingle sets or signatures for verification, carried from parts of documents to partitions of components.
@@ -205,8 +219,8 @@ PAYLOADS_VERSION = "2"
 #: Runs of (component, document, start, values, checksum), and of the rows that are wanted.
 PAYLOAD, NEEDED = "payload", "needed"
 IN_MEMORY = 512 * 2**20
-#: Values that one merging task holds: 256 MB, twice.
-MERGE_VALUES = 32 * 2**20
+#: Values that one merging task holds: 64 MB, a few times over.
+MERGE_VALUES = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -238,21 +252,11 @@ def carry(
     label = step.name.rsplit("/", 1)[0]
     items, every = [], needed if needed is not None else [None] * len(read)
     for part, base, wanted in zip(read, layout.bases, every, strict=False):
-        keys: tuple[str, ...] = (
-            part.blob.sha256,
-            str(base),
-            (wanted or found.components).blob.sha256,
-            found.components.blob.sha256,
-        )
+        members = found.components.within(base, base + part.rows)
+        keys: tuple[str, ...] = (part.blob.sha256, str(base), wanted.blob.sha256 if wanted else "", keyed(members))
         if wanted is not None and wanted.rows == 0:
             keys = ("nothing",)  # reads nothing, whatever the part is
-        items.append(
-            Item(
-                keys,
-                _Carry(part, values, found.components, found.width, base, wanted),
-                wanted.rows if wanted else part.rows,
-            )
-        )
+        items.append(Item(keys, _Carry(part, values, members, base, wanted), wanted.rows if wanted else part.rows))
     made = run_items(ctx, step, _carry, items, label=f"{label} sets")
     merging = Step(name="dedup/minhash/sets", version=PAYLOADS_VERSION)
 
@@ -270,8 +274,7 @@ def carry(
 class _Carry:
     read: Part
     values: ValuesFn
-    components: Part
-    width: str
+    members: tuple[Part, ...]
     base: int
     wanted: Part | None
 
@@ -295,14 +298,13 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
     """Return the rows to read from a part of documents, and the component of each row."""
     if task.wanted is not None and task.wanted.rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
-    column = sidecars.open_flat(store, task.components, task.width)
-    mine = np.asarray(column[task.base : task.base + task.read.rows])
+    document, component = read_members(store, task.members, task.base, task.base + task.read.rows)
+    rows = (document - np.uint64(task.base)).astype(np.int64)
     if task.wanted is None:
-        rows = np.flatnonzero(mine != ALONE[task.width])
-    else:
-        with sorted_runs.SortedRun(store, task.wanted, NEEDED) as opened:
-            rows = opened.all()[0].astype(np.int64)
-    return rows, mine[rows].astype(np.uint64)
+        return rows, component
+    with sorted_runs.SortedRun(store, task.wanted, NEEDED) as opened:
+        needed = opened.all()[0].astype(np.int64)
+    return needed, component[np.searchsorted(rows, needed)]
 
 
 def values_of(params: MinHash) -> ValuesFn:

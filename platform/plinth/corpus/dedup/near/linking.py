@@ -200,6 +200,14 @@ def pair_ends(high: U64, low: U64, out: U64) -> None:
     """Write a 64-bit hash of each document id to `out`; see `ends`."""
 
 
+@compiled
+def look_up_pairs(first: U64, second: U64, pairs: U64, values: U64, key: U64, fact: U64) -> None:
+    """Look up the similarities of pairs of documents, given by the hashes of their ids.
+
+    Writes the key of each pair to `key`, and its cached value to `fact`; the similarity of an unknown pair is NaN.
+    """
+
+
 # The pairs of groups of documents, compared until the clusters are known.
 #
 # Within a group of at most `ALL_PAIRS` documents every pair counts. A larger crowd (boilerplate, templates) would
@@ -244,7 +252,7 @@ class Links:
 
     Args:
         key, node: [R] band keys and indices of documents; the rows of a group are adjacent.
-        high, low: [N] halves of the documents' ids.
+        high, low: [N] halves of the documents' ids; `hashes` has a hash of each id.
         threshold: minimum similarity to link two documents, compared in FP32.
     """
 
@@ -255,6 +263,7 @@ class Links:
     threshold: float
     parent: I64 = field(init=False)
     needed: Bools = field(init=False)
+    hashes: U64 = field(init=False)
 
     def __post_init__(self) -> None:
         count = self.high.size
@@ -262,7 +271,7 @@ class Links:
         starts = np.ones(self.key.size, dtype=np.bool_)
         starts[1:] = self.key[1:] != self.key[:-1]
         self._bounds = np.append(np.flatnonzero(starts), self.key.size).astype(np.int64)
-        self._ends = ends(self.high, self.low)
+        self.hashes = ends(self.high, self.low)
         self._least = np.empty(self._bounds.size - 1, dtype=np.int64)
         smallest(self._bounds, self.node, self.high, self.low, self._least)
         self._refused = np.zeros(1024, dtype=np.uint64)
@@ -283,11 +292,19 @@ class Links:
             self._refused = _grown(self._refused, held + most)
             found_pairs, found_values = _longer(found_pairs, found + most), _longer(found_values, found + most)
             group, held, found = walk(
-                what, group, self._bounds, self.key, self.node, self.low, self._ends, self._least, self.parent,
+                what, group, self._bounds, self.key, self.node, self.low, self.hashes, self._least, self.parent,
                 self.needed, self._refused, held, pairs, values, payload.start, payload.size, *views, payload.minima,
                 limit, order, found_pairs, found_values, found,
             )  # fmt: skip
         return found_pairs[:found], found_values[:found]
+
+    def group_of(self, rows: I64) -> I64:
+        """Return the number of the group that each of some rows belongs to."""
+        return np.searchsorted(self._bounds, rows, side="right") - 1
+
+    def members(self, group: int) -> I64:
+        """Return the documents of a group."""
+        return self.node[self._bounds[group] : self._bounds[group + 1]]
 
     def roots(self) -> I64:
         """Return, for each document, the index of the first document in its cluster."""

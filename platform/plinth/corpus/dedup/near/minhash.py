@@ -24,20 +24,20 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, sorted_runs
-from plinth.corpus.dedup.near import candidates, index, linking
+from plinth.corpus.dedup.near import accuracy, candidates, components, index, linking
 from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, SIMILARITIES, KnownSimilarities, Links
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.corpus.dedup.run_tree import RangeReader, keyed
-from plinth.corpus.sidecars import Slot, SlotNumbers, slots
+from plinth.corpus.sidecars import Column, Slot, SlotNumbers, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
-from plinth_text.arrays import U64
+from plinth_text.arrays import I64, U64
 from plinth_text.similarity import permutations
 
 ASSET = "dedup/minhash"
-VERSION = "2"
+VERSION = "3"
 SIGNATURE_VERSION = "2"
 SCHEMA = clusters.SCHEMA
 
@@ -110,6 +110,7 @@ def run(
     quality: Mapping[str, Manifest] | None = None,
     range_rows: int = sorted_runs.RANGE_ROWS,
     partition_rows: int | None = None,
+    span: int = components.SPAN,
 ) -> Manifest:
     """Find near duplicates among the survivors of exact deduplication.
 
@@ -120,6 +121,7 @@ def run(
         quality: `{b}/{annotation}` by bucket, for the annotation named by `params.quality`.
         range_rows: band keys per reduce task; affects memory use only.
         partition_rows: documents per verification task; affects memory use only.
+        span: documents per task that connects candidates; affects memory use only.
 
     Returns:
         Manifest of `{b}/part-*` with `clusters.SCHEMA`.
@@ -134,11 +136,13 @@ def run(
     mask = sidecars.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])
     ranks = clusters.build(ctx, params, documents, exact.text_lengths(ctx, places), quality)
     rows = partition_rows or _partition_rows(params.minhash, exact_duplicates)
-    found = candidates.find(ctx, ASSET, candidates.groups(ctx, reader, mask, range_rows), layout.documents, rows)
+    groups = candidates.groups(ctx, reader, mask, range_rows)
+    found = candidates.find(ctx, ASSET, groups, layout.documents, rows, span)
     read = [one.documents if params.minhash.verify == "text" else one.sides["signatures"] for one in places]
     how = Comparison.of(ASSET, params.minhash)
-    linked = cluster(ctx, how, params.survivors(), read, layout, found, ranks)
+    linked, drawn = cluster(ctx, how, params.survivors(), read, layout, found, ranks)
     members = clusters.gather(ctx, ASSET, linked, layout)
+    rates = accuracy.measure(ctx, ASSET, params.minhash, drawn, [slot.documents for slot in places], layout)
     step = Step(name=f"{ASSET}/sidecar", version=VERSION)
     items = [
         Item(
@@ -154,7 +158,8 @@ def run(
     inputs |= {f"{bucket}/minhash": one for bucket, one in signatures.items()} | {exact.ASSET: exact_duplicates}
     inputs |= {f"{b}/{one.asset.split('/', 1)[1]}": one for b, one in (quality or {}).items()}
     step = Step(name=ASSET, version=VERSION, params={"minhash": params.minhash.resolved(), **params.survivors()})
-    return manifest(ASSET, step, inputs, parts, {**clusters.summary(parts), "candidates": found.documents})
+    stats = {**clusters.summary(parts), "candidates": found.documents, "accuracy": rates}
+    return manifest(ASSET, step, inputs, parts, stats)
 
 
 def _partition_rows(params: MinHash, exact_duplicates: Manifest) -> int:
@@ -192,7 +197,7 @@ def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
 # that is good enough.
 
 
-VERIFY_VERSION = "1"
+VERIFY_VERSION, LINK_VERSION = "1", "2"
 
 
 @dataclass(frozen=True)
@@ -207,6 +212,7 @@ class Comparison:
         carry: step that writes the compared values.
         values: function that reads the values of given rows of a part.
         minima: length of a signature.
+        sampled: True if documents are drawn to measure the accuracy of removal.
     """
 
     asset: str
@@ -216,6 +222,7 @@ class Comparison:
     carry: Step
     values: candidates.ValuesFn
     minima: int = 0
+    sampled: bool = False
 
     @classmethod
     def of(cls, asset: str, params: MinHash) -> Comparison:
@@ -228,7 +235,7 @@ class Comparison:
             libraries=fingerprint.UNICODE,
         )
         values, minima = candidates.values_of(params), 0 if text else params.bands * params.rows
-        return cls(asset, SETS if text else SIGNATURES, similarity, params.threshold, carry, values, minima)
+        return cls(asset, SETS if text else SIGNATURES, similarity, params.threshold, carry, values, minima, True)
 
 
 def cluster(
@@ -238,9 +245,10 @@ def cluster(
     read: Sequence[Part],
     layout: SlotNumbers,
     found: CandidatePairs,
-    ranks: Part,
-) -> list[Part]:
-    """Return the documents of all clusters of similar documents, as runs sorted by document number.
+    ranks: Column,
+) -> tuple[list[Part], list[Part]]:
+    """Return the documents of all clusters of similar documents, as runs sorted by document number, and the documents
+    that were drawn to measure the accuracy of removal.
 
     Args:
         survivors: parameters that the choice of survivors depends on.
@@ -249,25 +257,30 @@ def cluster(
         ranks: ids and ranks of documents, from `clusters.build`.
     """
     tasks = [_Partition(found.routed, ranks, low, high, how.threshold) for low, high in found.partitions]
-    key = keyed((*found.routed, found.components, ranks, *read))
-    step = Step(name=f"{how.asset}/link", version=VERIFY_VERSION, params={**how.similarity, **survivors})
+    key = keyed((*found.routed, *found.components.members, ranks.listing, *read))
+    step = Step(name=f"{how.asset}/link", version=LINK_VERSION, params={**how.similarity, **survivors})
     # The cache changes how much work a task is, and not its members: it is not among their inputs.
     inputs = [(f"{task.low}-{task.high}", str(task.threshold), key) for task in tasks]
     made = [ctx.cache.get(step.key(one)) for one in inputs]
     if all(made):
-        return [parts[0] for parts in made if parts]
+        return _columns([parts for parts in made if parts])
     definition = {"version": VERIFY_VERSION, **how.similarity}
     known = linking.recall(ctx, definition)
     tasks = [replace(task, known=known) for task in tasks]
     needed = _needed(ctx, tasks, key, layout) if known else None
+    below = accuracy.limit(found.documents) if how.sampled else 0
     carried = candidates.carry(ctx, how.carry, read, how.values, layout, found, needed)
     items = [
-        Item(one, _Link(task, carried, how.what, how.minima), found.documents // len(tasks))
+        Item(one, _Link(task, carried, how.what, how.minima, below), found.documents // len(tasks))
         for one, task in zip(inputs, tasks, strict=True)
     ]
     linked = run_items(ctx, step, _link, items, label=f"{how.asset} verify")
-    linking.remember(ctx, definition, known, [fresh for _, fresh in linked])
-    return [members for members, _ in linked]
+    linking.remember(ctx, definition, known, [fresh for _, fresh, *_ in linked])
+    return _columns(linked)
+
+
+def _columns(linked: Sequence[tuple[Part, ...]]) -> tuple[list[Part], list[Part]]:
+    return [parts[0] for parts in linked], [part for parts in linked for part in parts[2:]]
 
 
 def _needed(ctx: Context, tasks: Sequence[_Partition], key: str, layout: SlotNumbers) -> list[Part]:
@@ -283,28 +296,28 @@ def _needed(ctx: Context, tasks: Sequence[_Partition], key: str, layout: SlotNum
 @dataclass(frozen=True)
 class _Partition:
     routed: tuple[Part, ...]
-    ranks: Part
+    ranks: Column
     low: int
     high: int
     threshold: float
     known: KnownSimilarities | None = None
 
 
-def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
-    """Return the document numbers of a partition, and the links that follow from cached similarities."""
+def _open(store: Store, task: _Partition) -> tuple[U64, U64, Links]:
+    """Return the document numbers of a partition, their ids and ranks, and the links that follow from cached
+    similarities."""
     key, at = read_partition(store, task.routed, task.low, task.high)
     documents = np.unique(at)
-    ranks = sidecars.open_flat(store, task.ranks, "<u8", clusters.WIDTH)
-    own = np.asarray(ranks[documents]) if documents.size else np.empty((0, clusters.WIDTH), np.uint64)
-    high, low = np.ascontiguousarray(own[:, 0]), np.ascontiguousarray(own[:, 1])
+    ranks = task.ranks.take(store, documents)
+    high, low = np.ascontiguousarray(ranks[:, 0]), np.ascontiguousarray(ranks[:, 1])
     links = Links(key, np.searchsorted(documents, at).astype(np.int64), high, low, task.threshold)
     if task.known:
         links.walk(LOOK_UP, known=task.known.open(store))
-    return documents, links
+    return documents, ranks, links
 
 
 def _plan(store: Store, task: _Partition) -> tuple[Part, ...]:
-    documents, links = _open(store, task)
+    documents, _, links = _open(store, task)
     links.walk(MARK)
     return (sorted_runs.write(store, "needed.run", candidates.NEEDED, [(documents[links.needed],)], 1),)
 
@@ -315,14 +328,31 @@ class _Link:
     carried: tuple[candidates.Carried, ...]
     what: int
     minima: int
+    below: int
 
 
 def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     partition = task.partition
-    documents, links = _open(store, partition)
+    documents, ranks, links = _open(store, partition)
     with candidates.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
         pairs, values = links.walk(task.what, payload=payload)
     order = sorted_runs.in_order(pairs, values)
     fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
-    ranks = sidecars.open_flat(store, partition.ranks, "<u8", clusters.WIDTH)
-    return clusters.write_members(store, documents, links.roots(), ranks), fresh
+    members = clusters.write_members(store, documents, links.roots(), ranks)
+    if not task.below:
+        return members, fresh
+    survivors = _survivors(store, members, documents, links)
+    return members, fresh, accuracy.draw(store, links, documents, survivors, task.below)
+
+
+def _survivors(store: Store, members: Part, documents: U64, links: Links) -> I64:
+    """Return, for each document of a partition, the index of the document that is kept from its cluster."""
+    with sorted_runs.SortedRun(store, members, clusters.MEMBERS) as opened:
+        at, _, _, packed = opened.all()
+    survivor = np.arange(documents.size)
+    mine = np.searchsorted(documents, at)
+    kept = mine[packed & np.uint64(1) == 1]
+    of_root = np.zeros(documents.size, dtype=np.int64)
+    of_root[links.parent[kept]] = kept
+    survivor[mine] = of_root[links.parent[mine]]
+    return survivor

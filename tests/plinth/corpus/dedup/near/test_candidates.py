@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plinth.compute.context import Context
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import candidates, linking
+from plinth.corpus.dedup.near.components import read_members
 from plinth.corpus.dedup.near.linking import ALL_PAIRS, LOOK_UP, MARK, NEIGHBOURS, SETS, Links, Payload
 from plinth.corpus.dedup.run_tree import Branch, RangeReader
+from plinth.storage.workspace import Workspace
 
 Entry = tuple[int, int]  # band key, document
 
@@ -112,36 +115,38 @@ def test_known_pairs_need_no_text() -> None:
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 19)), max_size=60), st.integers(1, 7), st.integers(1, 9))
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 19)), max_size=60),
+    st.integers(1, 7),
+    st.integers(1, 9),
+    st.integers(1, 21),
+)
 def test_components_and_partitions_agree_with_python(
-    tmp_path_factory: Any, entries: list[Entry], range_rows: int, partition_rows: int
+    tmp_path_factory: Any, entries: list[Entry], range_rows: int, partition_rows: int, span: int
 ) -> None:
-    from plinth.compute.context import Context
-    from plinth.storage.workspace import Workspace
-
     ctx = Context(Workspace(tmp_path_factory.mktemp("components")).ensure())
     spread = 2**64 // 9
     unique = sorted({(key * spread, at) for key, at in entries})
     columns = [np.array([one[i] for one in unique], dtype=np.uint64) for i in (0, 1)]
     run = sorted_runs.write(ctx.store, "leaf", "bands", [columns], 2)
-    mask = sidecars.write(ctx.store, "mask", np.ones(20, np.uint8))
+    mask = sidecars.Column.of(ctx.store, [sidecars.write(ctx.store, "mask", np.ones(20, np.uint8))], "<u1")
     reader = RangeReader.over(ctx.store, "bands", (Branch(run, (0,)),), sidecars.SlotNumbers((0, 20)))
-    found = candidates.find(ctx, "test", candidates.groups(ctx, reader, mask, range_rows), 20, partition_rows)
+    found = candidates.find(ctx, "test", candidates.groups(ctx, reader, mask, range_rows), 20, partition_rows, span)
     root = list(range(20))
     for (key, a), (other, b) in itertools.pairwise(unique):
         if key == other:
             small, large = sorted((root[a], root[b]))
             root = [small if value == large else value for value in root]
-    alone = candidates.ALONE[found.width]
-    expected = [value if root.count(value) > 1 else alone for value in root]
-    assert sidecars.open_flat(ctx.store, found.components, found.width).tolist() == expected
-    assert found.documents == sum(value != alone for value in expected)
+    expected = {at: value for at, value in enumerate(root) if root.count(value) > 1}
+    documents, components = read_members(ctx.store, found.components.members, 0, 20)
+    assert dict(zip(documents.tolist(), components.tolist(), strict=True)) == expected
+    assert found.documents == len(expected)
     seen: list[int] = []
     for low, high in found.partitions:
-        keys, documents = candidates.read_partition(ctx.store, found.routed, low, high)
-        assert all(low <= expected[at] < high for at in documents)
-        seen += documents.tolist()
-        held = {expected[at] for at in documents.tolist()}
-        assert len(held) <= 1 or sum(expected.count(one) for one in held) <= partition_rows
+        keys, held = candidates.read_partition(ctx.store, found.routed, low, high)
+        assert all(low <= expected[at] < high for at in held.tolist())
+        seen += held.tolist()
+        of = {expected[at] for at in held.tolist()}
+        assert len(of) <= 1 or sum(root.count(one) for one in of) <= partition_rows
         assert sum(keys[1:] != keys[:-1]) + bool(keys.size) == len(set(keys.tolist()))  # groups are not torn
     assert len(seen) == sum(sum(key == other for other, _ in unique) > 1 for key, _ in unique)
