@@ -5,14 +5,14 @@
 enum {
     NO_TAG, A, ADDRESS, ARTICLE, ASIDE, AUDIO, BLOCKQUOTE, BODY, BR, BUTTON, CANVAS, CAPTION, CENTER, DD, DETAILS, DIALOG, DIV, DL,
     DT, FIELDSET, FIGCAPTION, FIGURE, FOOTER, FORM, H1, H2, H3, H4, H5, H6, HEADER, HGROUP, HR, HTML, IFRAME, IMG, LABEL, LEGEND,
-    LI, MAIN, MENU, META, NAV, NOFRAMES, NOSCRIPT, OBJECT, OL, OPTGROUP, OPTION, P, PRE, SCRIPT, SECTION, SELECT, STYLE, SUMMARY,
+    LI, MAIN, MENU, META, NAV, NOFRAMES, NOSCRIPT, OBJECT, OL, OPTGROUP, OPTION, P, PRE, RT, RUBY, SCRIPT, SECTION, SELECT, STYLE, SUMMARY,
     SVG, TABLE, TBODY, TD, TEMPLATE, TEXTAREA, TFOOT, TH, THEAD, TITLE, TR, UL, VIDEO, CUSTOM, TAGS
 };
 static const char *const TAG_NAMES[TAGS] = {
     "", "a", "address", "article", "aside", "audio", "blockquote", "body", "br", "button", "canvas", "caption", "center", "dd",
     "details", "dialog", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5",
     "h6", "header", "hgroup", "hr", "html", "iframe", "img", "label", "legend", "li", "main", "menu", "meta", "nav", "noframes",
-    "noscript", "object", "ol", "optgroup", "option", "p", "pre", "script", "section", "select", "style", "summary", "svg",
+    "noscript", "object", "ol", "optgroup", "option", "p", "pre", "rt", "ruby", "script", "section", "select", "style", "summary", "svg",
     "table", "tbody", "td", "template", "textarea", "tfoot", "th", "thead", "title", "tr", "ul", "video", ""
 };
 enum { LONGEST_TAG = 10 };
@@ -52,7 +52,7 @@ INLINE bool is_skipped(int tag) {
 /* Elements that begin and end a block of text. */
 INLINE bool is_block(int tag) {
     switch (tag) {
-        case NO_TAG: case A: case BR: case HR: case HTML: case IMG: case META: return false;
+        case NO_TAG: case A: case BR: case HR: case HTML: case IMG: case META: case RT: case RUBY: return false;
         default: return !is_skipped(tag);
     }
 }
