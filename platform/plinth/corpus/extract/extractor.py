@@ -132,7 +132,7 @@ def extracted(
             yield [page for item in batch if (page := _page(item))]
 
     for answers in extractor.map(pages()):
-        if extractor.fast is not None:
+        if extractor.fast is not None and answers:
             routes = [answer.route for answer in answers if isinstance(answer, Text)]
             counts.update(
                 {PAGES: len(answers), UNSURE_PAGES: len(routes) - routes.count(0), FALLBACK_PAGES: routes.count(SLOW)}

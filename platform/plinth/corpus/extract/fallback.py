@@ -11,14 +11,14 @@ from collections import Counter
 
 from plinth.corpus.extract.page import SLOW, UNSURE, Extract, MainContent
 
-#: `MainContent.unsure` above which the slow engine is asked, and minimum F1 of the words of both texts. Raise
+#: `MainContent.unsure` above which the slow engine reads the page, and minimum F1 of the words of both texts. Raise
 #: `documents.VERSION` if they change.
-UNSURE_ABOVE, AGREEMENT = 0.25, 0.5
+UNSURE_ABOVE, AGREEMENT = 0.25, 0.6
 _WORD = re.compile(r"\w+")
 
 
 def with_fallback(fast: Extract, slow: Extract) -> Extract:
-    """Return an engine that asks `slow` about pages on which `fast` is unsure."""
+    """Return an engine that reads a page again with `slow` if `fast` is unsure."""
 
     def extract(html: str) -> MainContent:
         first = fast(html)

@@ -47,7 +47,7 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Text:
     """Main content of a page. Title, canonical URL, date, language and usage signals are included if the page declares
-    them. `route` is `UNSURE` or `SLOW` if a second engine was asked."""
+    them. `route` is `UNSURE` or `SLOW` if a second engine read the page."""
 
     text: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class MainContent(NamedTuple):
     Args:
         unsure: characters of undecided blocks divided by characters of kept blocks, on pages that declare an article
             (`og:type`); 0 on other pages, and from engines that do not know.
-        route: `UNSURE` or `SLOW` if a second engine was asked (`fallback`), otherwise 0.
+        route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
     """
 
     text: str

@@ -138,7 +138,7 @@ class Extraction(OneValue):
 
     engine: Literal["blocks", "blocks+trafilatura", "resiliparse", "trafilatura"] = Field(
         "resiliparse",
-        description="`blocks` removes boilerplate by a learned model; `blocks+trafilatura` asks Trafilatura about "
+        description="`blocks` removes boilerplate by a learned model; `blocks+trafilatura` uses Trafilatura for "
         "articles on which the model is unsure. `resiliparse` is as fast as `blocks` and leaves more boilerplate; "
         "`trafilatura` is several times slower.",
     )

@@ -1,4 +1,4 @@
-"""Fallback of the engine `blocks`: when the slow engine is asked, whose text is taken, and what a page may cost."""
+"""Fallback of the engine `blocks`: when the slow engine reads a page, which text is taken, and what a page may cost."""
 
 from __future__ import annotations
 

@@ -55,7 +55,6 @@ typedef struct {
     bool open, gap, in_word, link;
     int breaks, depth, pre, link_depth;
     int nested;                            /* open inline elements, of an element whose children are placed apart */
-    bool in_ruby;                          /* a reading after a word that a page writes without parentheses */
     int muted_tag, muted, muted_depth;     /* an inline element that no reader sees */
     int64_t gutter_from, gutter_name_size; /* an inline element that may be a line number, or a heading's link to itself */
     const uint8_t *gutter_name;
@@ -134,7 +133,7 @@ static void end_block(Reader *reader) {
         }
         if (block->chars > 0 && !page->failed) page->blocks[page->block_count++] = *block;
     }
-    reader->open = reader->gap = reader->in_word = reader->in_ruby = false;
+    reader->open = reader->gap = reader->in_word = false;
     reader->breaks = reader->nested = 0;
     if (!reader->muted) reader->gutter_name = NULL;
     reader->line_name = NULL;
@@ -163,7 +162,7 @@ INLINE void add_byte(Reader *reader, const uint8_t *at, const uint8_t *end) {
         block->link_chars += reader->link;
     }
     block->hash = (block->hash ^ lower(c)) * 1099511628211u;
-    if (!reader->in_word && (is_letter(c) || is_digit(c) || c >= 0x80)) {
+    if (!reader->in_word && (is_letter(c) || is_digit(c) || (c >= 0x80 && !is_dense(c)))) {
         reader->in_word = true;
         block->words++;
     }
@@ -174,10 +173,19 @@ INLINE void add_byte(Reader *reader, const uint8_t *at, const uint8_t *end) {
     else if (c >= 0xE0) {
         block->wide++;
         if (end - at < 3) return;
+        if (is_dense(c)) { /* about half a word of other scripts, which has five characters */
+            block->chars++;
+            block->link_chars += reader->link;
+            block->words += block->wide & 1;
+            reader->in_word = true;
+        }
         if (c == 0xE3 && at[1] == 0x80) { /* 、 and 。 */
             block->commas += at[2] == 0x81;
             block->stops += at[2] == 0x82;
-        } else if (c == 0xEF && at[1] == 0xBC) block->commas += at[2] == 0x8C; /* ， */
+        } else if (c == 0xEF && at[1] == 0xBC) { /* ， and ！？ */
+            block->commas += at[2] == 0x8C;
+            block->stops += at[2] == 0x81 || at[2] == 0x9F;
+        }
     }
 }
 
@@ -532,23 +540,6 @@ INLINE void begin_line(Reader *reader) {
     if (reader->open && !reader->breaks) reader->breaks = 1;
 }
 
-/* Write a sign of parentheses around the reading of a word. */
-static void add_parenthesis(Reader *reader, uint8_t sign) {
-    reader->gap = false;
-    reader->in_word = false;
-    add_byte(reader, &sign, &sign + 1);
-    reader->in_ruby = sign == '(';
-}
-
-/* Begin a reading, unless the page has a parenthesis before it. */
-static void start_ruby(Reader *reader) {
-    if (reader->in_ruby) add_parenthesis(reader, ')');
-    if (!reader->open || reader->muted || reader->page->size == reader->block.from) return;
-    const uint8_t *end = reader->page->text + reader->page->size;
-    bool is_wide = reader->page->size - reader->block.from > 2 && !memcmp(end - 3, "\xEF\xBC\x88", 3);
-    if (end[-1] != '(' && !is_wide) add_parenthesis(reader, '(');
-}
-
 /* Let a space follow where an element begins or ends whose neighbors are placed apart from it. */
 INLINE void separate_children(Reader *reader) {
     reader->gap |= reader->open && !reader->pre;
@@ -561,7 +552,6 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
         reader->link_depth = reader->depth;
         if (reader->open) reader->block.links++;
     } else if (tag == IMG && reader->open) reader->block.images++;
-    if (tag == RT) start_ruby(reader);
     if (found->empty || is_void(name, size)) return;
     if (top(reader)->placed && !reader->nested++) separate_children(reader);
     if (reader->line_name && size == reader->line_name_size && !memcmp(name, reader->line_name, (size_t)size)) reader->lines++;
@@ -573,7 +563,7 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
             reader->lines = 1;
         }
     }
-    if (found->hidden || found->undisplayed || found->unseen) {
+    if (found->hidden || found->undisplayed || found->unseen || is_reading(tag)) {
         reader->muted = 1;
         reader->muted_tag = tag;
         reader->muted_depth = reader->depth;
@@ -592,7 +582,10 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
 /* Follow a muted element or a line number to its end. */
 static void end_inline(Reader *reader, int tag, const uint8_t *name, int64_t size) {
     if (tag == A) reader->link = false;
-    if ((tag == RT || tag == RUBY) && reader->in_ruby) add_parenthesis(reader, ')');
+    if (tag == RUBY && reader->muted && is_reading(reader->muted_tag)) {
+        reader->muted = 0;
+        reader->gutter_name = NULL;
+    }
     if (top(reader)->placed && reader->nested && !--reader->nested) separate_children(reader);
     if (reader->line_name && size == reader->line_name_size && !memcmp(name, reader->line_name, (size_t)size) &&
         --reader->lines == 0) {
@@ -675,7 +668,7 @@ static int64_t read_tag(Reader *reader, int64_t i) {
         else close_tag(reader, tag);
         return i;
     }
-    if (reader->muted && reader->gutter_name && length == reader->gutter_name_size && !found.empty &&
+    if (reader->muted && !is_reading(tag) && reader->gutter_name && length == reader->gutter_name_size && !found.empty &&
         !memcmp(name, reader->gutter_name, (size_t)length)) {
         reader->muted++;
         if (is_inlined(reader, tag)) start_inlined(reader, name, length);
