@@ -174,7 +174,7 @@ def document_stages(recipe: Recipe) -> list[Stage]:
             group="documents",
             description=f"Documents of the bucket {name}, one row per document, with source and license.",
             owner=bucket.owner,
-            kinds=("parquet", params.extraction.engine if _has_pages(bucket) else "python"),
+            kinds=("parquet", params.extraction.engine.partition("+")[0] if _has_pages(bucket) else "python"),
             schema=DOCUMENT_SCHEMA,
             suite=partial(_suite_documents, params.max_reject_rate),
             present=_present_documents,

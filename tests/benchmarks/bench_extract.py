@@ -17,6 +17,7 @@ import os
 import platform
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -75,7 +76,7 @@ BARE: dict[str, Callable[[Sequence[bytes]], None]] = {"resiliparse": bare_resili
 
 def ours(extractor: Extractor, pages: Sequence[bytes]) -> None:
     records = (RawRecord(str(i), page, "text/html", "", len(page), "") for i, page in enumerate(pages))
-    for _ in extracted(records, extractor):
+    for _ in extracted(records, extractor, Counter()):
         pass
 
 

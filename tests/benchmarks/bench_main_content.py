@@ -26,7 +26,7 @@ from pathlib import Path
 from plinth.corpus.extract.worker import engine
 from plinth.corpus.sources.codings import decode
 
-ENGINES = ("blocks", "resiliparse", "trafilatura")
+ENGINES = ("blocks", "blocks+trafilatura", "resiliparse", "trafilatura")
 WORD = re.compile(r"\w+")
 Extract = Callable[[bytes], str]
 
@@ -116,7 +116,7 @@ def main() -> None:
         parser.add_argument(f"--{kind}", type=Path)
     parser.add_argument("engines", nargs="*", metavar="ENGINE")
     for kind, name, values in measured(parser.parse_args()):
-        print(f"{kind:<9}{name:<12}" + "  ".join(f"{key} {value:.3f}" for key, value in values.items()), flush=True)
+        print(f"{kind:<9}{name:<19}" + "  ".join(f"{key} {value:.3f}" for key, value in values.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from plinth.corpus import illegal_gate as illegal
 from plinth.corpus.documents.normalize import RejectSpill, document_batches, normalize
 from plinth.corpus.documents.removal import drop, drop_repeats
 from plinth.corpus.exclusions import Exclusion
-from plinth.corpus.extract.extractor import Extractor, extracted
+from plinth.corpus.extract.extractor import FALLBACK_PAGES, PAGES, UNSURE_PAGES, Extractor, extracted
 from plinth.corpus.extract.worker import LIBRARIES
 from plinth.corpus.sources.fields import NO_FIELD
 from plinth.corpus.sources.inventory import Group, Inventory, groups, not_read
@@ -162,7 +162,7 @@ def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
         spill, reports = stack.enter_context(RejectSpill(store)), None
         if work.gate is not None:
             reports = stack.enter_context(illegal_gate.Reports(store, work.bucket, work.gate.params.keep_uri))
-        normalised = _normalised(extracted(_records(store, work, counts), extractor), work)
+        normalised = _normalised(extracted(_records(store, work, counts), extractor, counts), work)
         rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work, counts), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
         rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
@@ -331,10 +331,14 @@ def _clean(name: str) -> str:
 
 def counted(parts: Iterable[Part], files: int) -> dict[str, Any]:
     """Return the counts over all parts. `reject_rate` is the number of damaged records divided by the number of
-    all records without exclusions."""
+    all records without exclusions. If the extraction has a fallback, `unsure_rate` and `fallback_rate` are shares of
+    the pages."""
     total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
     damaged = damage(total["rejects"])
     seen = damaged + total["rejects"].get(SEEN_BEFORE, 0) + total["documents"]
+    if pages := total.get(PAGES):
+        total["unsure_rate"] = round(total[UNSURE_PAGES] / pages, 6)
+        total["fallback_rate"] = round(total[FALLBACK_PAGES] / pages, 6)
     return {**total, "files": files, "reject_rate": round(damaged / seen, 6) if seen else 0.0}
 
 

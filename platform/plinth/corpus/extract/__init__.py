@@ -5,6 +5,7 @@
     worker         extraction of main content and title from HTML by an engine; handler for blocks of
                    pages, with a CPU limit per page
     content/       the engine `blocks`: blocks of text, and a small model that tells content from the rest
+    fallback       the engine `blocks+trafilatura`: a slow engine for articles on which the fast engine is unsure
     readable       conversion of lists and formulas to text as a reader sees them
     pdf            text of PDF, page by page, by PDFium
     latex          text of LaTeX, with math and tables, by pylatexenc

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from urllib.parse import urljoin
 
 from plinth.compute.worker import Death, ItemStream, Program
-from plinth.corpus.extract.page import KIND_OF, Answer, ExtractionFailure, Page, Text, answer_of, page_bytes
+from plinth.corpus.extract.page import (
+    KIND_OF,
+    SLOW,
+    UNSURE,
+    Answer,
+    ExtractionFailure,
+    Page,
+    Text,
+    answer_of,
+    page_bytes,
+)
 from plinth.corpus.sources.inventory import UNKNOWN
 from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord, Reject, refuse
@@ -34,6 +45,9 @@ class Extractor:
     def __init__(self, params: Extraction) -> None:
         self.params = params
         arguments = params.engine, str(params.seconds_per_page)
+        fast, _, fallback = params.engine.partition("+")
+        #: Extractor without the fallback, for pages that kill the worker.
+        self.fast = Extractor(params.model_copy(update={"engine": fast})) if fallback else None
         self._stream = ItemStream(Program(HANDLER, arguments, KEEP_MEMORY, IDLE_S, PIPE_BYTES, quiet=True))
 
     def __enter__(self) -> Extractor:
@@ -42,6 +56,8 @@ class Extractor:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stream.__exit__(kind, error, tb)
+        if self.fast is not None:
+            self.fast.__exit__(kind, error, tb)
 
     def extract(self, pages: Sequence[Page]) -> list[Answer]:
         """Return the answers to the pages of one batch, in order."""
@@ -50,15 +66,30 @@ class Extractor:
     def map(self, batches: Iterable[Sequence[Page]]) -> Iterator[list[Answer]]:
         """Yield the answers to the pages of each batch, in order. The next batch is read while the worker is busy.
 
-        The answer to a page that kills the worker is a failure. Extraction continues with the following pages.
+        A page that kills the worker is read again without the fallback, if there is one. If it kills the worker then,
+        its answer is a failure. Extraction continues with the following pages.
 
         Raises:
             WorkerError: the worker cannot be started.
         """
-        for answers in self._stream.map([page_bytes(page) for page in pages] for pages in batches):
-            yield [self._failure(one) if isinstance(one, Death) else answer_of(one) for one in answers]
+        sent: deque[Sequence[Page]] = deque()
 
-    def _failure(self, death: Death) -> ExtractionFailure:
+        def items() -> Iterator[list[bytes]]:
+            for pages in batches:
+                sent.append(pages)
+                yield [page_bytes(page) for page in pages]
+
+        for answers in self._stream.map(items()):
+            pages = sent.popleft()
+            yield [
+                self._failure(one, page) if isinstance(one, Death) else answer_of(one)
+                for one, page in zip(answers, pages, strict=True)
+            ]
+
+    def _failure(self, death: Death, page: Page) -> Answer:
+        if self.fast is not None and page.kind == "html":
+            (answer,) = self.fast.extract([page])
+            return replace(answer, route=UNSURE) if isinstance(answer, Text) else answer
         name = self.params.engine
         if death.over_limit:
             return ExtractionFailure(
@@ -73,15 +104,23 @@ class Extractor:
 #: records that wait for a page of the batch.
 BATCH_PAGES, BATCH_BYTES, BATCH_RECORDS = 256, 900_000, 1024
 
+#: Statistics of documents whose extraction has a fallback: pages, pages on which the engine was unsure, and pages with
+#: the text of the fallback.
+PAGES, UNSURE_PAGES, FALLBACK_PAGES = "pages", "unsure_pages", "fallback_pages"
+
 WEB = ("http://", "https://")
 #: Metadata that is an address, which pages may write relative to their own.
 ADDRESSES = ("canonical", TDM_POLICY, REL_LICENSE)
 Records = Sequence[RawRecord | Reject]
 
 
-def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
+def extracted(
+    items: Iterable[RawRecord | Reject], extractor: Extractor, counts: Counter[str]
+) -> Iterator[RawRecord | Reject]:
     """Yield all records with their text. HTML pages are replaced by their main content. A page without main content
     becomes a reject.
+
+    If the extractor has a fallback, `counts` receives `PAGES`, `UNSURE_PAGES` and `FALLBACK_PAGES`.
 
     Two batches are in memory: the extractor works on the next batch while the answers to the current batch are used.
     """
@@ -93,6 +132,11 @@ def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iter
             yield [page for item in batch if (page := _page(item))]
 
     for answers in extractor.map(pages()):
+        if extractor.fast is not None and answers:
+            routes = [answer.route for answer in answers if isinstance(answer, Text)]
+            counts.update(
+                {PAGES: len(answers), UNSURE_PAGES: len(routes) - routes.count(0), FALLBACK_PAGES: routes.count(SLOW)}
+            )
         yield from _merged(sent.popleft(), iter(answers))
 
 

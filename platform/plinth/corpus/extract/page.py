@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import unescape
+from typing import NamedTuple
 from urllib.parse import urljoin
 
 from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM_POLICY, directives, iso_date, one_of
@@ -17,13 +18,13 @@ from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM_POLICY, dir
 # bytes.
 #
 #     page       kind; length of charset; charset; body
-#     answer     status, length of text, length of each fact; text and facts that are there
+#     answer     status, route, length of text, length of each fact; text and facts that are there
 
 CHARSET_BYTES = 255
 #: Metadata of a page, by the names in a document's `extra`, with the maximum characters of each.
 FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE)
 FACT_CHARACTERS = 500
-ANSWER = struct.Struct(f"<BI{len(FACTS)}H")
+ANSWER = struct.Struct(f"<BBI{len(FACTS)}H")
 #: Status of an answer: text came out, or one of these reasons.
 REASONS = ("", "extract_failed", "nul_bytes", "encrypted")
 
@@ -46,10 +47,11 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Text:
     """Main content of a page. Title, canonical URL, date, language and usage signals are included if the page declares
-    them."""
+    them. `route` is `UNSURE` or `SLOW` if a second engine read the page."""
 
     text: str
     facts: Mapping[str, str] = field(default_factory=dict)
+    route: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,26 @@ class ExtractionFailure:
 
 _NO_FACTS = (0,) * len(FACTS)
 Answer = Text | ExtractionFailure
-#: HTML -> main content, and the title where there is one.
-Extract = Callable[[str], tuple[str, str | None]]
+
+
+class MainContent(NamedTuple):
+    """Main content of HTML as an engine returns it.
+
+    Args:
+        unsure: characters of undecided blocks divided by characters of kept blocks, on pages that declare an article
+            (`og:type`); 0 on other pages, and from engines that do not know.
+        route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
+    """
+
+    text: str
+    title: str | None
+    unsure: float = 0.0
+    route: int = 0
+
+
+#: Routes of a page: the first engine was unsure and its text was kept; the text of the slow engine was taken.
+UNSURE, SLOW = 1, 2
+Extract = Callable[[str], MainContent]
 
 
 def page_bytes(page: Page) -> bytes:
@@ -82,15 +102,15 @@ def answer_bytes(answer: Answer) -> bytes:
     """Serialize the answer to one page."""
     if isinstance(answer, ExtractionFailure):
         detail = answer.detail.encode("utf-8", "replace")
-        return ANSWER.pack(REASONS.index(answer.reason), len(detail), *_NO_FACTS) + detail
+        return ANSWER.pack(REASONS.index(answer.reason), 0, len(detail), *_NO_FACTS) + detail
     text = answer.text.encode("utf-8", "replace")
     facts = [answer.facts.get(name, "").encode("utf-8", "replace") for name in FACTS]
-    return b"".join((ANSWER.pack(0, len(text), *map(len, facts)), text, *facts))
+    return b"".join((ANSWER.pack(0, answer.route, len(text), *map(len, facts)), text, *facts))
 
 
 def answer_of(data: bytes) -> Answer:
     """Parse an answer serialized by `answer_bytes`."""
-    status, text_bytes, *facts_bytes = ANSWER.unpack_from(data)
+    status, route, text_bytes, *facts_bytes = ANSWER.unpack_from(data)
     at = ANSWER.size + text_bytes
     text = str(data[ANSWER.size : at], "utf-8")
     if status:
@@ -100,7 +120,7 @@ def answer_of(data: bytes) -> Answer:
         if size:
             facts[name] = str(data[at : at + size], "utf-8")
             at += size
-    return Text(text, facts)
+    return Text(text, facts, route)
 
 
 # Title, canonical address, date, language and opt-outs of a page, by one scan of its head and without the parsed tree.

@@ -12,17 +12,29 @@ from html import unescape
 from typing import Any
 
 from plinth.compute.worker_process import Handler, ItemWatch
-from plinth.corpus.extract.page import Answer, Extract, ExtractionFailure, Page, Text, answer_bytes, page_facts, page_of
+from plinth.corpus.extract.fallback import with_fallback
+from plinth.corpus.extract.page import (
+    Answer,
+    Extract,
+    ExtractionFailure,
+    MainContent,
+    Page,
+    Text,
+    answer_bytes,
+    page_facts,
+    page_of,
+)
 from plinth.corpus.extract.readable import labels_in_place, readable_formulas, with_lists
 from plinth.corpus.sources.codings import decode
 
 #: Distributions and own files that decide the text of each engine. Trafilatura falls back on jusText where it finds
 #: little.
-LIBRARIES = {
+LIBRARIES: dict[str, tuple[str, ...]] = {
     "blocks": ("plinth:corpus/extract/content/model.npz",),
     "resiliparse": ("Resiliparse",),
     "trafilatura": ("trafilatura", "jusText", "lxml"),
 }
+LIBRARIES["blocks+trafilatura"] = LIBRARIES["blocks"] + LIBRARIES["trafilatura"]
 #: Resiliparse 2.0.1 drops a text of three bytes that ends in none of ASCII: `<i>où</i>`, `<b>年</b>`, `<i>x²</i>`. An
 #: invisible character makes it longer, and is taken out again.
 _THREE_BYTES = re.compile(r">\s*+(?:[!-~]?[\x80-\u07ff]|[\u0800-\uffff]|[!-~]?&#?\w{1,31}+;)(?=\s*+<)")
@@ -30,8 +42,12 @@ _JOINER = "\u2060"
 
 
 def engine(name: str) -> Extract:
-    """Return the extraction function for the recipe's `extraction.engine`."""
-    extract = {"blocks": _blocks_engine, "resiliparse": _resiliparse, "trafilatura": _trafilatura}[name]()
+    """Return the extraction function for the recipe's `extraction`: an engine, or an engine and its fallback."""
+    engines = {"blocks": _blocks_engine, "resiliparse": _resiliparse, "trafilatura": _trafilatura}
+    fast, _, slow = name.partition("+")
+    extract = engines[fast]()
+    if slow:
+        extract = with_fallback(extract, engines[slow]())
     return lambda html: extract(readable_formulas(html))
 
 
@@ -40,9 +56,9 @@ def _blocks_engine() -> Extract:
 
     extract = BlockEngine(default_model())
 
-    def spaced(html: str) -> tuple[str, str | None]:
-        text, title = extract(html)
-        return _spaces(text), title
+    def spaced(html: str) -> MainContent:
+        content = extract(html)
+        return content._replace(text=_spaces(content.text))
 
     return spaced
 
@@ -51,7 +67,7 @@ def _resiliparse() -> Extract:
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
-    def extract(html: str) -> tuple[str, str | None]:
+    def extract(html: str) -> MainContent:
         tree = HTMLTree.parse(
             html if html.isascii() and "&" not in html else _THREE_BYTES.sub(rf"\g<0>{_JOINER}", html)
         )
@@ -59,7 +75,7 @@ def _resiliparse() -> Extract:
         labeled = with_lists(tree)
         text = extract_plain_text(tree, main_content=True, preserve_formatting=True, alt_texts=False)
         text = labels_in_place(text) if labeled else text
-        return _spaces(text).replace(_JOINER, ""), tree.title
+        return MainContent(_spaces(text).replace(_JOINER, ""), tree.title)
 
     return extract
 
@@ -71,15 +87,15 @@ def _trafilatura() -> Extract:
 
     jt_stoplist_init()  # half a second that the first page to need the fallback would be charged with
 
-    def extract(html: str) -> tuple[str, str | None]:
+    def extract(html: str) -> MainContent:
         tree = load_html(html)
         if tree is None:
-            return "", None
+            return MainContent("", None)
         title = tree.findtext("./head/title")
         listings = plain_listings(tree, html)
         # Favor precision, without comments: FineWeb's choice.
         text = main_content(tree, favor_precision=True, include_comments=False) or ""
-        return _spaces(with_listings(text, listings)), title
+        return MainContent(_spaces(with_listings(text, listings)), title)
 
     return extract
 
@@ -192,8 +208,8 @@ def _flat(pre: Any) -> str:
 # CPU time is limited at the recipe's seconds per page (of PDF each page, of LaTeX a file), so that a busy machine does
 # not change what is rejected, and wall clock well above it, for a page that sleeps.
 
-#: A page that was read: its HTML, main content, title.
-Read = tuple[str, str, str | None]
+#: A page that was read: its HTML and main content.
+Read = tuple[str, MainContent]
 MEMORY_BYTES = 4 * 2**30
 WALL_FACTOR, WALL_FLOOR_S = 10, 30
 #: Pages whose metadata is read together, after their text: code that runs for a moment after a parser runs slowly,
@@ -247,7 +263,7 @@ def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
         html = decode(page.body, page.charset, html=True)
         if "\0" in html:
             return ExtractionFailure("nul_bytes", f"NUL at character {html.index(chr(0))} of the decoded page")
-        return html, *extract(html)
+        return html, extract(html)
     except BaseException as error:  # a panic of Rust code is not an Exception
         return ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}")
 
@@ -269,8 +285,8 @@ def _whole(page: Page, watch: ItemWatch) -> Answer:
 def _answer(read: Read | Answer) -> bytes:
     if isinstance(read, ExtractionFailure | Text):
         return answer_bytes(read)
-    html, text, title = read
+    html, content = read
     try:
-        return answer_bytes(Text(text, page_facts(html, title)))
+        return answer_bytes(Text(content.text, page_facts(html, content.title), content.route))
     except Exception as error:  # memory may run out here as well
         return answer_bytes(ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}"))

@@ -136,9 +136,10 @@ class Bucket(Frozen):
 class Extraction(OneValue):
     """Extraction of the main content of HTML."""
 
-    engine: Literal["blocks", "resiliparse", "trafilatura"] = Field(
+    engine: Literal["blocks", "blocks+trafilatura", "resiliparse", "trafilatura"] = Field(
         "resiliparse",
-        description="`blocks` removes boilerplate by a learned model. `resiliparse` is as fast and leaves more of it; "
+        description="`blocks` removes boilerplate by a learned model; `blocks+trafilatura` uses Trafilatura for "
+        "articles on which the model is unsure. `resiliparse` is as fast as `blocks` and leaves more boilerplate; "
         "`trafilatura` is several times slower.",
     )
     seconds_per_page: float = internal(

@@ -143,6 +143,13 @@ def test_numbers_are_those_that_a_browser_shows(extract: BlockEngine, markup: st
         ("<i style='display:block'>a <i>b</i> c</i>d<a style='display: block'>e", ["a b c\nd\ne"]),
         ("a&#13;\nb&#10;&#x9;c&#160;d<p>&#xA0;</p>e", ["a b c d", "e"]),
         ("<pre>a&#10;&#9;b&#160;c&#xd;</pre>", ["a\n\tb c"]),
+        ("<p>x <ruby>漢<rt>kan</rt>字<rt>ji</ruby> y", ["x 漢字 y"]),
+        (
+            "<ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp></ruby>y<p><ruby>漢<rp>（<rt>kan<rp>）</ruby>",
+            ["漢y", "漢"],
+        ),
+        ("<div class='a d-flex'><b>a</b><b>b<i>c</i></b>d<img>e</div><p><b>a</b><b>b</b>", ["a bc de", "ab"]),
+        ("<p style='display: flex'><a>a</a><a>b</a></p><b>a</b></b><b>c", ["a b", "ac"]),
     ],
 )
 def test_blocks_of_broken_pages(keep_all: BlockEngine, html: str, blocks: list[str]) -> None:
@@ -155,6 +162,20 @@ def test_sentences_are_written_once_but_for_code_and_terms(keep_all: BlockEngine
     for kept in (f"<pre>{FIRST}</pre>", f"<dl><dd>{FIRST}</dl>"):
         assert keep_all(2 * kept)[0].count(FIRST) == 2
     assert keep_all(f"<p>{FIRST}<p>{FIRST.upper()}")[0] == f"{FIRST}\n\n{FIRST.upper()}"
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>The mill is closed on Monday.</p>", "The mill is closed on Monday."),
+        ("<nav><a href=a>Home</a></nav><p>The mill is closed on Monday.</p>", "The mill is closed on Monday."),
+        ("<p>Mill</p>", ""),
+        ("<nav><a href=a>Home.</a> <a href=b>Mill and inn.</a></nav>", ""),
+        (f"<footer>{'Imprint of the mill. ' * 40}</footer>", ""),
+    ],
+)
+def test_the_only_sentence_of_a_page_is_kept(extract: BlockEngine, html: str, text: str) -> None:
+    assert extract(html)[0] == text
 
 
 def test_a_line_number_alone_is_no_block() -> None:
@@ -183,7 +204,7 @@ def test_a_page_is_written_into_any_room(keep_all: BlockEngine) -> None:
     "repeated",
     ["<div>", "<p>a", "<table><tr>x<td>y", "<td><td>a", "<tr><td><td>a", "<pre>a\n", "<p>a <x-b>",
      "<i style=display:block>a", "<svg>", "<template><svg>", "<a href=x>", "<ul><li>a", "<table><tr><td>a", "</div>",
-     "<!--", "<p class='x ", "<span hidden>", "<pre>a", "<i class=lineno>1"],
+     "<!--", "<p class='x ", "<span hidden>", "<pre>a", "<i class=lineno>1", "<ruby>a<rt>b", "<p class=flex><b>a<b>b"],
 )  # fmt: skip
 def test_time_is_linear_in_the_page(keep_all: BlockEngine, repeated: str) -> None:
     """Work per byte at 16 times the size is at most a few times that of the smaller page; a loop over what came before
@@ -256,7 +277,7 @@ def test_a_tree_of_more_leaves_than_bits_is_refused() -> None:
 
 def test_a_model_of_another_version_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "model.npz", version=np.int64(99))
-    with pytest.raises(ValueError, match=r"model\.npz is of version 99, expected 1"):
+    with pytest.raises(ValueError, match=r"model\.npz is of version 99, expected 2"):
         read_model(tmp_path / "model.npz")
 
 

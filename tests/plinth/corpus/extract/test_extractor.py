@@ -36,7 +36,7 @@ def extract(pages: list[Page], **params: object) -> list[Text | ExtractionFailur
         return list(extractor.extract(pages))
 
 
-@pytest.mark.parametrize("engine", ["blocks", "resiliparse", "trafilatura"])
+@pytest.mark.parametrize("engine", ["blocks", "blocks+trafilatura", "resiliparse", "trafilatura"])
 def test_main_content_and_facts(engine: str) -> None:
     (found,) = extract([Page(ARTICLE)], engine=engine)
     assert isinstance(found, Text)
@@ -106,7 +106,7 @@ MANUAL = """<!doctype html><html lang="en"><head><title>T</title></head><body>
 )
 
 
-@pytest.mark.parametrize("engine", ["blocks", "resiliparse", "trafilatura"])
+@pytest.mark.parametrize("engine", ["blocks", "blocks+trafilatura", "resiliparse", "trafilatura"])
 def test_boilerplate_goes_and_content_stays(engine: str) -> None:
     (found,) = extract([Page(MANUAL.encode())], engine=engine)
     assert isinstance(found, Text)
@@ -153,7 +153,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("engine", ["blocks", "resiliparse", "trafilatura"])
+@pytest.mark.parametrize("engine", ["blocks", "blocks+trafilatura", "resiliparse", "trafilatura"])
 def test_hostile_pages_give_text_or_a_reason_and_the_page_after_them_is_read(engine: str) -> None:
     pages = [Page(body) for body in HOSTILE.values()]
     found = extract([*pages, Page(ARTICLE)], engine=engine, seconds_per_page=0.4)

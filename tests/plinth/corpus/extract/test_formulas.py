@@ -17,7 +17,7 @@ FILLER = "<p>This paragraph says enough to be kept as the main content of the pa
 
 def extracted(name: str, inside: str) -> str:
     page = f"<html><body><main><article><h1>Title</h1>{FILLER}<p>It reads: {inside} to the end.</p>{FILLER}"
-    text, _ = engine(name)(page + "</article></main></body></html>")
+    text = engine(name)(page + "</article></main></body></html>").text
     (line,) = (line for line in text.splitlines() if line.startswith("It reads: "))
     return line.removeprefix("It reads: ").removesuffix(" to the end.")
 

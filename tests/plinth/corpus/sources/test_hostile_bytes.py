@@ -166,7 +166,7 @@ def test_a_record_that_lies_costs_at_most_itself_in_a_gzipped_file(
 
 @pytest.fixture(scope="module")
 def extractors() -> Iterator[dict[str, Extractor]]:
-    names = ("blocks", "resiliparse", "trafilatura")
+    names = ("blocks", "blocks+trafilatura", "resiliparse", "trafilatura")
     made = {name: Extractor(Extraction(engine=name, seconds_per_page=20)) for name in names}
     yield made
     for extractor in made.values():
@@ -187,7 +187,7 @@ MARKUP = st.lists(
 ).map("".join)
 
 
-@pytest.mark.parametrize("engine", ["blocks", "resiliparse", "trafilatura"])
+@pytest.mark.parametrize("engine", ["blocks", "blocks+trafilatura", "resiliparse", "trafilatura"])
 @fuzz
 @given(
     body=st.one_of(st.binary(max_size=300), MARKUP.map(lambda text: text.encode("utf-8", "replace"))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -92,7 +93,7 @@ PAGE = "<html><head>%s</head><body><article><p>A page that says enough to be kep
 def documents(read_file: Any, record: bytes, licence: str) -> list[RawRecord]:
     items = read_file("warc", "x.warc.gz", gzip.compress(record), licence=licence)
     with Extractor(Extraction()) as extractor:
-        return [item for item in extracted(items, extractor) if isinstance(item, RawRecord)]
+        return [item for item in extracted(items, extractor, Counter()) if isinstance(item, RawRecord)]
 
 
 def test_answer_and_page_together(read_file: Any, warc_record: Any) -> None:

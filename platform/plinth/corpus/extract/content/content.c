@@ -2,10 +2,15 @@
 #include "plinth/corpus/extract/content/scores.h"
 
 /* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
-   a page of items or of little text. Text next to kept text passes down to JOINED below the limit. */
+   a page of items or of little text. Text next to kept text passes down to JOINED below the limit, the only sentence of a
+   page down to HOPELESS. */
 #define SURE 1.3862944f
 #define JOINED 3.0f
-enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, DEEPEST_LEVEL = 16, PROBES = 16 };
+#define HOPELESS 4.0f
+/* Scores between which a block is undecided. */
+#define LOW -0.6f
+#define HIGH 2.0f
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, LITTLE_CHARS = 500, DEEPEST_LEVEL = 16, PROBES = 16 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -82,6 +87,19 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
         }
         if (scores[k] >= limit) last = next - 1;
     }
+}
+
+/* Limit of a page of little text from which nothing would be kept: the score of its best sentence. The model knows long
+   pages. */
+static float sentence_limit(const Page *page, const float *scores, float limit) {
+    float best = limit - HOPELESS;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || page->elements[0].chars > LITTLE_CHARS) return limit;
+        bool is_sentence = block->stops > 0 && block->words >= 3 && block->link_chars * 3 < block->chars;
+        if (is_sentence && scores[k] > best) best = scores[k];
+    }
+    return best > limit - HOPELESS ? best : limit;
 }
 
 INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
@@ -253,12 +271,14 @@ static int64_t text_room(const Page *page) {
 }
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
-   needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. */
-KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to) {
+   needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure` is
+   the characters of undecided blocks divided by those that are kept, of pages that declare an article; 0 of others. */
+KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure) {
     Page page;
     read_page(&page, html.at, html.size);
     *title_from = page.title_from;
     *title_to = page.title_to;
+    *unsure = 0;
     int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
     float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float));
     float *scores = malloc((size_t)(count + 1) * sizeof(float));
@@ -268,11 +288,14 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
     if (!page.failed && features && scores && leaves && items && is_written && write_features(&page, features)) {
         Trees trees = {starts, tree, first, threshold, leaf, others};
         score_blocks(&trees, features, count, leaves, scores);
-        int64_t sure = 0;
-        for (int64_t k = 0; k < count; k++)
+        int64_t sure = 0, undecided = 0, kept = 0;
+        for (int64_t k = 0; k < count; k++) {
             if (scores[k] >= SURE && page.blocks[k].chars >= PROSE) sure += page.blocks[k].chars;
+            if (scores[k] > LOW && scores[k] < HIGH) undecided += page.blocks[k].chars;
+        }
         score_wholes(&page, scores);
         float limit = sure >= ARTICLE_CHARS ? article : other;
+        limit = sentence_limit(&page, scores, limit);
         keep_neighbors(&page, scores, limit);
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
@@ -280,9 +303,11 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         const Block *last = NULL;
         for (int64_t k = 0; k < count && fits; k++) {
             if (scores[k] < limit) continue;
+            kept += page.blocks[k].chars;
             write_block(&writer, &page, last, &page.blocks[k], is_written);
             last = &page.blocks[k];
         }
+        *unsure = page.kind == ARTICLE_KIND ? (double)undecided / (double)(kept + 1) : 0;
         size = fits ? writer.size : room > out.size ? -room : NO_MEMORY;
     }
     free(features);

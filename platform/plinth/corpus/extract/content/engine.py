@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from plinth.corpus.extract.page import MainContent
 from plinth_text.arrays import F32, I32, I64, U8, U64
 from plinth_text.compiled import compiled
 
 #: Bump when features, or the text that is written, change. The model's file states it, and is part of the step's
 #: identity.
-VERSION = 1
+VERSION = 2
 #: Features of a block, as in `features.h`.
 FEATURES = 164
 #: Leaves that a tree may have: each is a bit of a number.
@@ -114,10 +115,11 @@ def main_content(
     article: float,
     other: float,
     out: U8,
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int, float]:
     """Write the main content of a page in UTF-8, and return its size and the place of the title in the HTML.
 
-    Character references are kept as written. A negative size is the room that `out` would need.
+    Character references are kept as written. A negative size is the room that `out` would need. The last number is
+    `MainContent.unsure`.
     """
 
 
@@ -156,14 +158,14 @@ class BlockEngine:
         self._model = conditions(model)
         self._out: npt.NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
 
-    def __call__(self, html: str) -> tuple[str, str | None]:
+    def __call__(self, html: str) -> MainContent:
         """Return main content and title of a page."""
         data = html.encode("utf-8", "replace")
         view = np.frombuffer(data, np.uint8)
-        size, title_from, title_to = main_content(view, *self._model, self._out)
+        size, title_from, title_to, unsure = main_content(view, *self._model, self._out)
         if size < 0:
             self._out = np.empty(-size, np.uint8)
-            size, title_from, title_to = main_content(view, *self._model, self._out)
+            size, title_from, title_to, unsure = main_content(view, *self._model, self._out)
         text = unescape(self._out[:size].tobytes().decode("utf-8", "replace"))
         title = unescape(data[title_from:title_to].decode("utf-8", "replace"))
-        return text, " ".join(title.split()) or None
+        return MainContent(text, " ".join(title.split()) or None, unsure)

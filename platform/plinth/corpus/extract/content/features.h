@@ -94,6 +94,14 @@ static bool read_facts(Page *page, Facts *facts) {
 
 #define PUT(value) *out++ = (float)(value)
 
+/* True if a text ends with 。, ！ or ？. */
+static bool ends_dense(const uint8_t *text, int64_t size) {
+    static const char *const stops[] = {"\xE3\x80\x82", "\xEF\xBC\x81", "\xEF\xBC\x9F"};
+    for (int k = 0; size >= 3 && k < 3; k++)
+        if (!memcmp(text + size - 3, stops[k], 3)) return true;
+    return false;
+}
+
 static float *text_features(const Page *page, const Block *block, float *out) {
     double chars = block->chars, words = block->words + 1.0;
     int64_t end = block->to - 1;
@@ -108,14 +116,14 @@ static float *text_features(const Page *page, const Block *block, float *out) {
     PUT(block->commas / words);
     PUT(block->stops);
     PUT(block->commas);
-    PUT(last == '.' || last == '!' || last == '?' ? 2 : last == ':' ? 1 : last >= 0x80 ? 3 : 0);
+    PUT(last == '.' || last == '!' || last == '?' || ends_dense(page->text + block->from, end + 1 - block->from) ? 2 : last == ':' ? 1 : last >= 0x80 ? 3 : 0);
     PUT(ratio(block->digits, chars));
     PUT(block->capitals / words);
     PUT(ratio(block->wide * 3, chars));
     PUT(block->images);
     PUT(block->repeats);
     PUT(block->pre);
-    PUT(first >= 'A' && first <= 'Z' ? 1 : is_letter(first) ? 2 : first >= 0x80 ? 3 : is_digit(first) ? 4 : 0);
+    PUT(first >= 'A' && first <= 'Z' ? 1 : is_letter(first) ? 2 : is_dense(first) ? 1 : first >= 0x80 ? 3 : is_digit(first) ? 4 : 0);
     uint8_t counts[PHRASES] = {0};
     text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_TEXT), counts);
     for (int k = 0; k < PHRASES; k++) PUT(counts[k]);

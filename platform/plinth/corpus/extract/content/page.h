@@ -6,16 +6,19 @@
    as they are written, because only the text that is kept is worth resolving. Time and memory are linear in the page. */
 #include "plinth/corpus/extract/content/hints.h"
 
-enum { DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8 };
+enum { ARTICLE_KIND = 1, DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8 };
 /* Attributes by which highlighters mark line numbers (Pygments, Rouge, SyntaxHighlighter). */
 static const char *const GUTTERS[] = {"linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number"};
+
+/* Classes under which style sheets place the children of an element side by side, or below each other. */
+static const char *const PLACED[] = {"flex", "d-flex", "inline-flex", "grid", "d-grid"};
 
 /* An element, and sums over its text and that of its descendants. */
 typedef struct {
     int32_t parent, depth, children, first_block;
     uint32_t hints;
     uint8_t tag;
-    bool hidden, gutter, reversed, has_number;
+    bool hidden, gutter, placed, reversed, has_number;
     char kind;      /* of an `ol` or its item: 1, a, A, i, I; n for no number */
     int32_t number; /* `start` of an `ol`, `value` of an item */
     int32_t chars, link_chars, blocks, prose, commas;
@@ -51,6 +54,7 @@ typedef struct {
     Block block, before_gutter;
     bool open, gap, in_word, link;
     int breaks, depth, pre, link_depth;
+    int nested;                            /* open inline elements, of an element whose children are placed apart */
     int muted_tag, muted, muted_depth;     /* an inline element that no reader sees */
     int64_t gutter_from, gutter_name_size; /* an inline element that may be a line number, or a heading's link to itself */
     const uint8_t *gutter_name;
@@ -67,7 +71,7 @@ typedef struct {
 /* Attributes of a start tag. */
 typedef struct {
     uint32_t hints;
-    bool hidden, undisplayed, unseen, displayed, gutter, permalink, link, reversed, has_number, is_kind, empty;
+    bool hidden, undisplayed, unseen, displayed, placed, gutter, permalink, link, reversed, has_number, is_kind, empty;
     char list_kind;
     int32_t number;
     int kind;
@@ -101,6 +105,7 @@ static int32_t add_element(Page *page, int32_t parent, int tag, const Attributes
         element->hints = attributes->hints;
         element->hidden = attributes->hidden || above->hidden;
         element->gutter = attributes->gutter;
+        element->placed = attributes->placed;
         element->reversed = attributes->reversed;
         element->has_number = attributes->has_number;
         element->number = attributes->number;
@@ -129,7 +134,7 @@ static void end_block(Reader *reader) {
         if (block->chars > 0 && !page->failed) page->blocks[page->block_count++] = *block;
     }
     reader->open = reader->gap = reader->in_word = false;
-    reader->breaks = 0;
+    reader->breaks = reader->nested = 0;
     if (!reader->muted) reader->gutter_name = NULL;
     reader->line_name = NULL;
 }
@@ -157,7 +162,7 @@ INLINE void add_byte(Reader *reader, const uint8_t *at, const uint8_t *end) {
         block->link_chars += reader->link;
     }
     block->hash = (block->hash ^ lower(c)) * 1099511628211u;
-    if (!reader->in_word && (is_letter(c) || is_digit(c) || c >= 0x80)) {
+    if (!reader->in_word && (is_letter(c) || is_digit(c) || (c >= 0x80 && !is_dense(c)))) {
         reader->in_word = true;
         block->words++;
     }
@@ -168,10 +173,19 @@ INLINE void add_byte(Reader *reader, const uint8_t *at, const uint8_t *end) {
     else if (c >= 0xE0) {
         block->wide++;
         if (end - at < 3) return;
+        if (is_dense(c)) { /* about half a word of other scripts, which has five characters */
+            block->chars++;
+            block->link_chars += reader->link;
+            block->words += block->wide & 1;
+            reader->in_word = true;
+        }
         if (c == 0xE3 && at[1] == 0x80) { /* 、 and 。 */
             block->commas += at[2] == 0x81;
             block->stops += at[2] == 0x82;
-        } else if (c == 0xEF && at[1] == 0xBC) block->commas += at[2] == 0x8C; /* ， */
+        } else if (c == 0xEF && at[1] == 0xBC) { /* ， and ！？ */
+            block->commas += at[2] == 0x8C;
+            block->stops += at[2] == 0x81 || at[2] == 0x9F;
+        }
     }
 }
 
@@ -320,11 +334,12 @@ static bool contains(const uint8_t *text, int64_t size, const char *word) {
     return false;
 }
 
-static bool is_gutter(const uint8_t *value, int64_t size) {
+/* True if one of the words of a class attribute is in a list. */
+static bool has_word(const uint8_t *value, int64_t size, const char *const *words, size_t count) {
     for (int64_t from = 0, to; from < size; from = to + 1) {
         for (to = from; to < size && !is_space(value[to]); to++) continue;
-        for (size_t k = 0; k < sizeof GUTTERS / sizeof GUTTERS[0]; k++)
-            if (equals(value + from, to - from, GUTTERS[k])) return true;
+        for (size_t k = 0; k < count; k++)
+            if (equals(value + from, to - from, words[k])) return true;
     }
     return false;
 }
@@ -378,9 +393,10 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
         case 'c':
             if (equals(name, size, "class")) {
                 found->hints |= class_hints(value, length);
-                found->gutter |= is_gutter(value, length);
+                found->gutter |= has_word(value, length, GUTTERS, sizeof GUTTERS / sizeof GUTTERS[0]);
+                found->placed |= has_word(value, length, PLACED, sizeof PLACED / sizeof PLACED[0]);
             } else if (tag == META && equals(name, size, "content"))
-                found->kind = contains(value, length, "article")   ? 1
+                found->kind = contains(value, length, "article")   ? ARTICLE_KIND
                               : contains(value, length, "product") ? 2
                               : contains(value, length, "website") ? 3
                                                                    : 4;
@@ -411,6 +427,8 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
                     found->undisplayed = true;
                 }
                 found->displayed = contains(value, length, "display:block") || contains(value, length, "display: block");
+                found->placed |= contains(value, length, "display:flex") || contains(value, length, "display: flex") ||
+                                 contains(value, length, "display:grid") || contains(value, length, "display: grid");
                 char kind = tag == OL || tag == LI ? style_kind(value, length) : 0;
                 if (kind) found->list_kind = kind;
             } else if (tag == OL && equals(name, size, "start")) found->has_number = read_integer(value, length, &found->number);
@@ -522,6 +540,12 @@ INLINE void begin_line(Reader *reader) {
     if (reader->open && !reader->breaks) reader->breaks = 1;
 }
 
+/* Let a space follow where an element begins or ends whose neighbors are placed apart from it. */
+INLINE void separate_children(Reader *reader) {
+    reader->gap |= reader->open && !reader->pre;
+    reader->in_word = false;
+}
+
 static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t size, const Attributes *found) {
     if (tag == A) {
         reader->link = found->link;
@@ -529,6 +553,7 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
         if (reader->open) reader->block.links++;
     } else if (tag == IMG && reader->open) reader->block.images++;
     if (found->empty || is_void(name, size)) return;
+    if (top(reader)->placed && !reader->nested++) separate_children(reader);
     if (reader->line_name && size == reader->line_name_size && !memcmp(name, reader->line_name, (size_t)size)) reader->lines++;
     if (found->displayed) {
         begin_line(reader);
@@ -538,7 +563,7 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
             reader->lines = 1;
         }
     }
-    if (found->hidden || found->undisplayed || found->unseen) {
+    if (found->hidden || found->undisplayed || found->unseen || is_reading(tag)) {
         reader->muted = 1;
         reader->muted_tag = tag;
         reader->muted_depth = reader->depth;
@@ -557,6 +582,11 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
 /* Follow a muted element or a line number to its end. */
 static void end_inline(Reader *reader, int tag, const uint8_t *name, int64_t size) {
     if (tag == A) reader->link = false;
+    if (tag == RUBY && reader->muted && is_reading(reader->muted_tag)) {
+        reader->muted = 0;
+        reader->gutter_name = NULL;
+    }
+    if (top(reader)->placed && reader->nested && !--reader->nested) separate_children(reader);
     if (reader->line_name && size == reader->line_name_size && !memcmp(name, reader->line_name, (size_t)size) &&
         --reader->lines == 0) {
         reader->line_name = NULL;
@@ -638,7 +668,7 @@ static int64_t read_tag(Reader *reader, int64_t i) {
         else close_tag(reader, tag);
         return i;
     }
-    if (reader->muted && reader->gutter_name && length == reader->gutter_name_size && !found.empty &&
+    if (reader->muted && !is_reading(tag) && reader->gutter_name && length == reader->gutter_name_size && !found.empty &&
         !memcmp(name, reader->gutter_name, (size_t)length)) {
         reader->muted++;
         if (is_inlined(reader, tag)) start_inlined(reader, name, length);

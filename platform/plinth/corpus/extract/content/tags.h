@@ -5,14 +5,14 @@
 enum {
     NO_TAG, A, ADDRESS, ARTICLE, ASIDE, AUDIO, BLOCKQUOTE, BODY, BR, BUTTON, CANVAS, CAPTION, CENTER, DD, DETAILS, DIALOG, DIV, DL,
     DT, FIELDSET, FIGCAPTION, FIGURE, FOOTER, FORM, H1, H2, H3, H4, H5, H6, HEADER, HGROUP, HR, HTML, IFRAME, IMG, LABEL, LEGEND,
-    LI, MAIN, MENU, META, NAV, NOFRAMES, NOSCRIPT, OBJECT, OL, OPTGROUP, OPTION, P, PRE, SCRIPT, SECTION, SELECT, STYLE, SUMMARY,
+    LI, MAIN, MENU, META, NAV, NOFRAMES, NOSCRIPT, OBJECT, OL, OPTGROUP, OPTION, P, PRE, RP, RT, RUBY, SCRIPT, SECTION, SELECT, STYLE, SUMMARY,
     SVG, TABLE, TBODY, TD, TEMPLATE, TEXTAREA, TFOOT, TH, THEAD, TITLE, TR, UL, VIDEO, CUSTOM, TAGS
 };
 static const char *const TAG_NAMES[TAGS] = {
     "", "a", "address", "article", "aside", "audio", "blockquote", "body", "br", "button", "canvas", "caption", "center", "dd",
     "details", "dialog", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5",
     "h6", "header", "hgroup", "hr", "html", "iframe", "img", "label", "legend", "li", "main", "menu", "meta", "nav", "noframes",
-    "noscript", "object", "ol", "optgroup", "option", "p", "pre", "script", "section", "select", "style", "summary", "svg",
+    "noscript", "object", "ol", "optgroup", "option", "p", "pre", "rp", "rt", "ruby", "script", "section", "select", "style", "summary", "svg",
     "table", "tbody", "td", "template", "textarea", "tfoot", "th", "thead", "title", "tr", "ul", "video", ""
 };
 enum { LONGEST_TAG = 10 };
@@ -21,6 +21,9 @@ INLINE uint8_t lower(uint8_t c) { return c >= 'A' && c <= 'Z' ? c | 32 : c; }
 INLINE bool is_letter(uint8_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 INLINE bool is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
 INLINE bool is_space(uint8_t c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f'; }
+
+/* First bytes of Chinese characters, kana and Hangul, which say more each than letters and have no spaces between words. */
+INLINE bool is_dense(uint8_t c) { return c >= 0xE3 && c <= 0xED; }
 
 /* True if the text is this word, which is lower case, up to the case of ASCII letters. */
 INLINE bool equals(const uint8_t *text, int64_t size, const char *word) {
@@ -38,6 +41,8 @@ static int tag_of(const uint8_t *name, int64_t size) {
 }
 
 INLINE bool is_heading(int tag) { return tag >= H1 && tag <= H6; }
+/* The reading of a word, which is small above it, and the parentheses around it for browsers that cannot do so. */
+INLINE bool is_reading(int tag) { return tag == RT || tag == RP; }
 INLINE bool is_list(int tag) { return tag == UL || tag == OL || tag == MENU; }
 
 /* Elements whose content is never text of the page. */
@@ -52,7 +57,7 @@ INLINE bool is_skipped(int tag) {
 /* Elements that begin and end a block of text. */
 INLINE bool is_block(int tag) {
     switch (tag) {
-        case NO_TAG: case A: case BR: case HR: case HTML: case IMG: case META: return false;
+        case NO_TAG: case A: case BR: case HR: case HTML: case IMG: case META: case RP: case RT: case RUBY: return false;
         default: return !is_skipped(tag);
     }
 }
