@@ -33,6 +33,7 @@ from plinth.training.supervise.result import Allowance
 #
 # Without a limit no job is refused and no allowance is written, but every submission is recorded in the ledger.
 
+
 def submit(ctx: Context, config: RunConfig) -> Handle:
     """Submit a job, or find its live job, if its cost stays within the limits of the ledger.
 
@@ -259,9 +260,10 @@ def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> Non
 
 
 def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:
-    """Return the price of the cores and requests of one materialization."""
-    hours = (cost.tasks.cpu_s + cost.driver_cpu_s) / 3600
-    return hours * prices.core_hour + prices.requests(cost.tasks.opened, cost.tasks.written)
+    """Return the price of the cores, requests and language model tokens of one materialization."""
+    own = cost.tasks
+    hours = (own.cpu_s + cost.driver_cpu_s) / 3600
+    return hours * prices.core_hour + prices.requests(own.opened, own.written) + own.endpoint_price
 
 
 def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:
