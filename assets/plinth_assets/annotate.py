@@ -13,6 +13,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus import annotate, models
+from plinth.corpus.llm.parameters import Endpoint
 from plinth.corpus.models import examples
 from plinth.corpus.slices import evaluate, rates, reviews
 from plinth.corpus.slices.evaluate import require_apart
@@ -81,7 +82,7 @@ def annotation_stages(recipe: Recipe) -> list[Stage]:
     """Return one stage for every annotator on every bucket."""
     annotators = annotator_parameters(recipe)
     return [
-        _stage_annotate(name, bucket.owner, annotator, annotators)
+        _stage_annotate(name, bucket.owner, annotator, annotators, recipe.corpus.endpoints)
         for name, bucket in recipe.corpus.buckets.items()
         for annotator in annotators
     ]
@@ -97,15 +98,23 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return params
 
 
-def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
+def _stage_annotate(
+    bucket: str,
+    owner: str,
+    name: str,
+    annotators: Mapping[str, Mapping[str, Any]],
+    endpoints: Mapping[str, Endpoint],
+) -> Stage:
     """Return the stage of an annotator on a bucket. The first annotator to run reads the bucket's text for all
     annotators whose inputs are ready."""
-    annotator, params = annotate.annotator(name), annotators[name]
-    resources = annotator.needs(annotate.parameters(name, params))
+    params, checked = annotators[name], annotate.parameters(name, annotators[name])
+    annotator = annotate.resolved(name, checked)
+    resources = annotator.needs(checked)
+    asked = endpoints.get(getattr(checked, "endpoint", ""))
     return Stage(
         asset=f"{bucket}/{name}",
         deps=(f"{bucket}/documents", *(f"{bucket}/{other}" for other in annotator.sidecars), *resources),
-        make=partial(_make_annotate, bucket, name, annotators, resources),
+        make=partial(_make_annotate, bucket, name, annotators, resources, endpoints),
         version=annotator.version,
         params=params,
         libraries=annotate.libraries(name, params),
@@ -115,6 +124,7 @@ def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str,
         kinds=("parquet",),
         schema=annotator.schema,
         suite=_suite_annotate,
+        max_price=asked.max_money if asked else None,
     )
 
 
@@ -123,6 +133,7 @@ def _make_annotate(
     name: str,
     annotators: Mapping[str, Mapping[str, Any]],
     resources: tuple[str, ...],
+    endpoints: Mapping[str, Endpoint],
     ctx: Context,
     inputs: Inputs,
     say: Say,
@@ -130,7 +141,9 @@ def _make_annotate(
     read = {key: inputs[key] for key in resources}
     documents = inputs[f"{bucket}/documents"]
     sidecars = {other: inputs[f"{bucket}/{other}"] for other in annotate.annotator(name).sidecars}
-    return annotate.run(ctx, bucket, name, annotators[name], documents, read, beside=annotators, sidecars=sidecars)
+    return annotate.run(
+        ctx, bucket, name, annotators[name], documents, read, beside=annotators, sidecars=sidecars, endpoints=endpoints
+    )
 
 
 def _suite_annotate(made: Manifest, inputs: Inputs) -> Suite:
@@ -157,7 +170,7 @@ def slice_stages(recipe: Recipe) -> list[Stage]:
 
 def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
     given = annotator_parameters(recipe)
-    rule = rule_of(measured_gate(name), params, recipe.corpus.policies, tuple(given))
+    rule = rule_of(measured_gate(name), params, recipe.corpus.policies, given)
     read = {one: given[one] for one in rule.annotators}
     needs = [annotate.annotator(one).needs(annotate.parameters(one, raw)) for one, raw in read.items()]
     keys = tuple(dict.fromkeys([*chain.from_iterable(needs), *(f"lists/{one}" for one in params.lists)]))

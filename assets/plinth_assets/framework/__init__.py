@@ -244,6 +244,7 @@ class Stage:
         present: additional metadata for the UI.
         pool: concurrency pool.
         priority: among ready stages, higher values run first.
+        max_price: maximum price of one materialization, if the stage itself enforces a budget.
     """
 
     asset: str
@@ -265,6 +266,7 @@ class Stage:
     pool: str = "corpus"
     priority: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
+    max_price: float | None = None
 
     @property
     def code_version(self) -> str:

@@ -210,10 +210,11 @@ def input_bytes(inputs: Iterable[Manifest]) -> int:
     return sum(part.blob.bytes for manifest in inputs for part in manifest.parts)
 
 
-def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
+def reserve_stage(ctx: Context, asset: str, inputs_bytes: int, max_price: float | None = None) -> Reservation | None:
     """Reserve the cost of materializing an asset in the ledger.
 
-    Return None if the workspace has neither budget settings nor limits.
+    Return None if the workspace has neither budget settings nor limits. `max_price` is a bound that the stage itself
+    enforces, if there is one.
 
     Raises:
         BudgetError: the cost could exceed a limit.
@@ -229,6 +230,9 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
     if not stated and not ledger.limits(now):
         return None
     most = stage_bound(load(ctx.workspace, asset), inputs_bytes, settings.prices, settings.margin)
+    reason = "no earlier materialization" if most is None else "the last materialization"
+    if max_price is not None:
+        most, reason = max_price, "the budget of its endpoint"
     share = "" if ctx.share is None else f" {ctx.share}"
     wanted = Reservation(
         id=uuid.uuid4().hex,
@@ -242,7 +246,7 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
         price=round(settings.prices.core_hour * MICROS),
         spot=False,
         reserved=UNBOUNDED if most is None else max(UNBOUNDED, round(most * MICROS)),
-        reason="no earlier materialization" if most is None else "the last materialization",
+        reason=reason,
         work="",
         before_s=0.0,
         made=now,

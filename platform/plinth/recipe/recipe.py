@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.corpus.canaries import LONGEST, SHORTEST, Canaries, document_tokens
 from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.llm.parameters import Endpoint
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected.parameters import Contamination, Holdout, Protected
 from plinth.corpus.slices.rates import GateSlices
@@ -53,6 +54,11 @@ class Corpus(Frozen):
     lists: Mapping[Name, str] = Field(
         default_factory=dict,
         description="Your lists (blocked domains, words, hashes) by name: a file or folder, relative to `input/`.",
+    )
+    endpoints: Mapping[Name, Endpoint] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Servers of language models with an OpenAI-compatible API, by name; they are part of no identity.",
     )
     slices: Mapping[Name, GateSlices] = Field(
         default_factory=dict,

@@ -10,7 +10,7 @@ sampled, or for the reason in the column `reason`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,7 @@ def run(
     *,
     share: float = 1.0,
     schema: Mapping[str, Any] | None = None,
+    check: Callable[[str], str] = lambda text: "",
     max_reject_rate: float = 1.0,
 ) -> Manifest:
     """Ask the questions about a bucket's documents that have no answer yet, and return the manifest of the answers.
@@ -80,6 +81,7 @@ def run(
     Args:
         share: share of the documents to ask about; chosen by a hash of their text.
         schema: JSON schema that the endpoint is told; None for free text.
+        check: function that returns the reason why a text is not an answer, or an empty text.
         max_reject_rate: maximum share of the questions without an answer.
 
     Returns:
@@ -104,7 +106,7 @@ def run(
         missing = ctx.share.order(missing)
     if missing:
         one = Step(name="answer", version=VERSION, params=identity)
-        asking = Asking(ctx, asset, questions, endpoint, text, one, schema)
+        asking = Asking(ctx, asset, questions, endpoint, text, one, schema, check)
         asking.spend(sum(parts[0].stats["input_tokens"] for parts in found if parts),
                      sum(parts[0].stats["output_tokens"] for parts in found if parts))  # fmt: skip
         work = [(keys[i], documents.named("part-")[i].rows, samples[i]) for i in missing]

@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as numbers
 from typing import Any
@@ -60,12 +60,11 @@ class Rows:
     def complete(self) -> bool:
         return len(self.answers) + len(self.reasons) == self.asked
 
-    def add(self, row: int, found: Reply | Fault) -> None:
-        """Add the answer to one question."""
+    def add(self, row: int, found: Reply | Fault, reason: str) -> None:
+        """Add the result of one question, with the reason if it is not an answer."""
         if isinstance(found, Reply):
             self.input_tokens += found.input_tokens
             self.output_tokens += found.output_tokens
-        reason = found.reason if isinstance(found, Fault) else judged(found)
         if isinstance(found, Reply) and not reason:
             self.answers[row] = found.text
         else:
@@ -106,9 +105,10 @@ class Asking:
         prompt: str,
         step: Step,
         schema: Mapping[str, Any] | None,
+        check: Callable[[str], str],
     ) -> None:
         self._ctx, self._asset, self._questions, self._endpoint = ctx, asset, questions, endpoint
-        self._prompt, self._step = prompt.split(MARK), step
+        self._prompt, self._step, self._check = prompt.split(MARK), step, check
         self._client = Client(endpoint, questions, _response_format(questions, schema))
         self._spent, self._held = [0, 0], [0, 0]  # prompt and generated tokens: of answers, and of questions in flight
         self._stop: PlinthError | None = None
@@ -141,8 +141,9 @@ class Asking:
         counter, complete = numbers(1), list[Rows]()  # written when the endpoint has answered after their last fault
 
         async def finish(rows: Rows, row: int, found: Reply | Fault) -> None:
-            rows.add(row, found)
-            self._rejects += isinstance(found, Fault) or bool(judged(found))
+            reason = found.reason if isinstance(found, Fault) else judged(found) or self._check(found.text)
+            rows.add(row, found, reason)
+            self._rejects += bool(reason)
             meter.advance(1, self._progress(next(counter), total))
             if rows.complete:
                 complete.append(rows)

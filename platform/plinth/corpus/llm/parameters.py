@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from plinth.errors import MissingError
+from plinth.errors import MissingError, RecipeError
 from plinth.records import Frozen, Name, internal
 
 
@@ -125,3 +126,17 @@ class Questions(Frozen):
         names = {"model", "max_characters", "max_tokens", "temperature", "seed"}
         facts = self.model_dump(mode="json", include=names) | {"reports": self.reported, "prompt": prompt}
         return facts | ({"schema": schema, "structured": self.structured} if schema is not None else {})
+
+
+def endpoint_of(endpoints: Mapping[str, Endpoint], name: str) -> Endpoint:
+    """Return an endpoint of the recipe by name.
+
+    Raises:
+        RecipeError: there is no endpoint with this name.
+    """
+    if name not in endpoints:
+        have = ", ".join(endpoints) or "none"
+        raise RecipeError(
+            f"there is no endpoint {name!r}", found=have, remedy="add it to `corpus.endpoints`, with its `url`"
+        )
+    return endpoints[name]

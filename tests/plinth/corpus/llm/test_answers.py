@@ -15,22 +15,18 @@ from typing import Any
 
 import pytest
 
-from plinth.compute.context import Context, manifest
+from plinth.compute.context import Context
 from plinth.corpus.llm import answers
 from plinth.corpus.llm.client import Client, Fault, Reply
 from plinth.corpus.llm.parameters import Endpoint, Questions
 from plinth.errors import BudgetError, EndpointError, MissingError, RejectRateError, SourceError
-from plinth.records import Manifest, Part, Step
+from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from tests.llm_server import MODEL, Answer, Llm, llm_server
+from tests.plinth.corpus.llm.prompts import prompt_list
 
 TEXTS = [["one", "two", "three", "two"], [], ["four", "five"]]
 ASKED = {"endpoint": "local", "model": MODEL, "prompt": "rate"}
-
-
-def prompt_list(ctx: Context, text: bytes = b"Rate {text}!") -> Manifest:
-    part = Part(name="rate.md", blob=ctx.store.put_bytes(text))
-    return manifest("lists/rate", Step(name="lists", version="1"), {}, [part])
 
 
 def endpoint(llm: Llm, **given: Any) -> Endpoint:
