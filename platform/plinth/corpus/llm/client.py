@@ -182,8 +182,9 @@ class Client:
     async def _models(self) -> str:
         """Return the models that the endpoint lists, as text for an error; empty if it lists none."""
         try:
-            found = await self._attempts("GET", "/models", None)
-        except PlinthError:
+            async with asyncio.timeout(self._endpoint.timeout_s):
+                found = await self._attempt("GET", "/models", None)
+        except (PlinthError, _Again, TimeoutError, httpx2.HTTPError):
             return ""
         listed = found.get("data") if isinstance(found, dict) else None
         names = [str(one.get("id")) for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
