@@ -35,12 +35,12 @@ def model_stages(recipe: Recipe) -> list[Stage]:
 
 def _stage_models(recipe: Recipe, name: str, raw: Mapping[str, Any]) -> Stage:
     trainer, params = models.trainer(name, raw), models.parameters(name, raw)
-    buckets, lists = trainer.buckets(params), trainer.lists(params)
+    buckets, sidecars, lists = trainer.buckets(params), trainer.sidecars(params), trainer.lists(params)
     labelled = tuple(getattr(params, "labelled", ()))
     return Stage(
         asset=f"models/{name}",
-        deps=(*(f"{bucket}/documents" for bucket in buckets), *(f"lists/{one}" for one in lists)),
-        make=partial(_make_models, name, raw, buckets, lists, () if recipe.test else labelled),
+        deps=(*(f"{bucket}/documents" for bucket in buckets), *sidecars, *(f"lists/{one}" for one in lists)),
+        make=partial(_make_models, name, raw, buckets, sidecars, lists, () if recipe.test else labelled),
         version=trainer.version,
         params=dict(raw) | (TEST if recipe.test and labelled else {}),
         libraries=fingerprint.libraries(*trainer.libraries),
@@ -57,6 +57,7 @@ def _make_models(
     name: str,
     raw: Mapping[str, Any],
     buckets: tuple[str, ...],
+    sidecars: tuple[str, ...],
     lists: tuple[str, ...],
     real: tuple[str, ...],
     ctx: Context,
@@ -64,7 +65,7 @@ def _make_models(
     say: Say,
 ) -> Manifest:
     examples.require_real(ctx.store, {f"lists/{one}": inputs[f"lists/{one}"] for one in real}, f"models/{name}")
-    documents = {bucket: inputs[f"{bucket}/documents"] for bucket in buckets}
+    documents = {bucket: inputs[f"{bucket}/documents"] for bucket in buckets} | {key: inputs[key] for key in sidecars}
     return models.train(ctx, name, raw, documents, {one: inputs[f"lists/{one}"] for one in lists})
 
 

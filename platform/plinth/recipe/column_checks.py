@@ -116,7 +116,12 @@ def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
             yield at, error.what.removeprefix(f"corpus.models.{name}: "), error.remedy or f"have: {error.expected}"
             continue
         yield from retired(chosen.params, {key: value for key, value in raw.items() if key != "kind"}, at)
-        for what, wanted, have in (("bucket", chosen.buckets(params), buckets), ("list", chosen.lists(params), lists)):
+        read = [one.partition("/")[2] for one in chosen.sidecars(params)]
+        for what, wanted, have in (
+            ("bucket", chosen.buckets(params), buckets),
+            ("list", chosen.lists(params), lists),
+            ("annotator", dict.fromkeys(read), corpus.get("annotate") or {}),
+        ):
             for one in wanted:
                 if one not in have:
                     yield at, f"there is no {what} {one!r}", nearest(one, have)

@@ -13,6 +13,7 @@ rows in the same order as the documents, but no text.
     rules/              scores of published rule sets: C4, FineWeb, Gopher, RedPajama, RefinedWeb, Dolma
     pii/                spans of personal data and secrets, with replacements
     llm                 answers of a language model about a sample of the documents
+    student             probability of a language model's label, by a classifier that learned its labels
     learned             perplexity under an n-gram model; similarity to reference text; topic or function; toxicity
 
 Thresholds do not belong here: policies apply them to the columns later.

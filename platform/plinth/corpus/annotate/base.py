@@ -147,7 +147,7 @@ def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: 
 TAKEN = ("sources", "documents", "minhash", "policy", "verdicts", "curated", "shards", "packed")
 
 #: Annotators that a recipe can use several times: `fasttext_dclm`, `fasttext_topic`.
-REPEATED = ("fasttext", "transformer", "llm")
+REPEATED = ("fasttext", "transformer", "llm", "student")
 
 #: Built-in annotators, and annotators of installed packages (entry points of the group `plinth.annotators`).
 ANNOTATORS = Catalogue(
@@ -178,6 +178,7 @@ ANNOTATORS = Catalogue(
         "fasttext": "plinth.corpus.annotate.language:FASTTEXT",
         "transformer": "plinth.corpus.annotate.language:TRANSFORMER",
         "fineweb2": "plinth.corpus.annotate.rules.fineweb:FINEWEB2",
+        "student": "plinth.corpus.annotate.student:ANNOTATOR",
         "llm": "plinth.corpus.annotate.llm:ANNOTATOR",
     },
     reserved=TAKEN,
