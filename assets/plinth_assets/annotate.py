@@ -21,7 +21,17 @@ from plinth.corpus.slices.measured_gates import GateRule, measured_gate, rule_of
 from plinth.corpus.slices.rates import GateSlices
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth_assets.framework import Inputs, Say, Stage, Suite, between, each, equal_columns, rows_between, shared_owner
+from plinth_assets.framework import (
+    Inputs,
+    Say,
+    Stage,
+    Suite,
+    between,
+    equal_columns,
+    originals,
+    rows_between,
+    shared_owner,
+)
 from plinth_assets.framework.present import markdown, picture, table
 
 #: Parameter that marks labeled sets as generated; changing it rebuilds them.
@@ -175,7 +185,7 @@ def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
     read = {one: given[one] for one in rule.annotators}
     needs = [annotate.annotator(one).needs(annotate.parameters(one, raw)) for one, raw in read.items()]
     keys = tuple(dict.fromkeys([*chain.from_iterable(needs), *(f"lists/{one}" for one in params.lists)]))
-    documents = each(recipe, "documents") if params.reviews else ()
+    documents = tuple(f"{name}/documents" for name in originals(recipe)) if params.reviews else ()
     versions = {one: annotate.annotator(one).version for one in rule.annotators}
     return Stage(
         asset=f"slices/{name}",

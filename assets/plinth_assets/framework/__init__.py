@@ -337,6 +337,12 @@ def each(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
     return tuple(f"{bucket}/{kind}" for kind in kinds for bucket in recipe.corpus.buckets)
 
 
+def originals(recipe: Recipe) -> tuple[str, ...]:
+    """Return the buckets that are not made of another bucket. What policies depend on reads only these, since rewritten
+    buckets depend on policies."""
+    return tuple(name for name, bucket in recipe.corpus.buckets.items() if not bucket.rewrites)
+
+
 def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
     """Return the manifests of the stage `kind` by bucket."""
     return {bucket: inputs[f"{bucket}/{kind}"] for bucket in recipe.corpus.buckets}

@@ -217,7 +217,7 @@ class Client:
             found=found + (f"; it lists the models {models}" if models else ""),
             expected=f"answers of {self._questions.model}"
             + (f" that report {self._questions.reports}" if self._questions.reports else ""),
-            remedy=f"run the same command again {again or 'after a correction of `url`, `key`, `model` or `reports`'}; "
+            remedy=f"run the same command again {again or 'when it is up, or after a correction of the recipe'}; "
             "answers that arrived are kept",
         )
 

@@ -128,6 +128,23 @@ class Questions(Frozen):
         return facts | ({"schema": schema, "structured": self.structured} if schema is not None else {})
 
 
+class RewriteParams(Questions):
+    """Parameters of rewritten documents (`kind: rewrite`, `options`)."""
+
+    max_tokens: int = Field(1024, ge=1, description="Maximum number of generated tokens per document.")
+    sample: float = Field(1.0, gt=0, le=1, description="Share of the documents to rewrite, by a hash of their text.")
+    max_reject_rate: float = Field(
+        0.1, ge=0, le=1, description="Maximum share of questions without a usable answer; above it, the stage fails."
+    )
+    max_overlap: float = Field(
+        0.6,
+        ge=0,
+        lt=1,
+        description="Maximum share of 5-word shingles that a text and its source may have in common; a text with more "
+        "is rejected as a near copy.",
+    )
+
+
 def endpoint_of(endpoints: Mapping[str, Endpoint], name: str) -> Endpoint:
     """Return an endpoint of the recipe by name.
 
