@@ -206,7 +206,7 @@ def _present_initial(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 def sampled_stages(recipe: Recipe) -> list[Stage]:
     """Return the teacher stage and the sampling stage of every bucket whose source is a model, and the stage of every
-    bucket that is made of another bucket."""
+    bucket that is derived from another bucket."""
     found = list[Stage]()
     for name, bucket in recipe.corpus.buckets.items():
         if bucket.rewrites:
@@ -239,7 +239,7 @@ def _rewritten(name: str, bucket: Bucket, recipe: Recipe) -> Stage:
         params=params.model_dump(mode="json", exclude={"endpoint"}) | {"origin": origin},
         libraries=fingerprint.UNICODE,
         group="sources",
-        description=f"Texts of the bucket {name}, which {params.model} makes of the documents of {origin}.",
+        description=f"Texts of the bucket {name}, which {params.model} derives from the documents of {origin}.",
         owner=bucket.owner,
         kinds=("json",),
         suite=lambda made, _: Suite(f"rewritten-{name}", [{"documents": made.stats["documents"]}],

@@ -338,8 +338,8 @@ def each(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
 
 
 def originals(recipe: Recipe) -> tuple[str, ...]:
-    """Return the buckets that are not made of another bucket. What policies depend on reads only these, since rewritten
-    buckets depend on policies."""
+    """Return the buckets that are not rewritten from another bucket. Inputs of policies are read from these only, since
+    rewritten buckets depend on policies."""
     return tuple(name for name, bucket in recipe.corpus.buckets.items() if not bucket.rewrites)
 
 

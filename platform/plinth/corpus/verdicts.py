@@ -118,8 +118,8 @@ def run(
         documents, policy: manifests of this bucket.
         exact, near, holdout, contamination: manifests over all buckets.
         semantic, lines, substring, protected: manifests over all buckets, if these stages are enabled.
-        origin: for rewritten documents, the verdicts of the bucket that they were made of. Documents whose source is
-            not trained on are dropped.
+        origin: for rewritten documents, the verdicts on their sources. Documents with a source that is not trained on
+            are dropped.
 
     Returns:
         Manifest of `part-*` with `SCHEMA`, aligned with the documents. Statistics: `documents`, `bytes`,

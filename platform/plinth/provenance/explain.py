@@ -49,7 +49,7 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     """Return all facts about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
 
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject`, `canary` or `undecided`), `reason`,
-    `source` (facts and terms of its source), `made_of` (for a rewritten document, its sources with their address,
+    `source` (facts and terms of its source), `derived_from` (for a rewritten document, its sources with their address,
     license and verdict), `document`, `scores` (annotator -> column -> value), `policy`, `rules`
     (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with members of
     clusters), `holdout`, `contamination`, `protected` (set and item, and the words that item and document share),
@@ -125,8 +125,8 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     trace |= {"status": "undecided", "reason": None}
     origin = _source(place, facts)
     trace |= {"source": origin} if origin else {}
-    made_of = [_origin(ctx, one) for one in facts["extra"].get(SOURCES) or ()]
-    trace |= {"made_of": made_of} if made_of else {}
+    derived_from = [_origin(ctx, one) for one in facts["extra"].get(SOURCES) or ()]
+    trace |= {"derived_from": derived_from} if derived_from else {}
     trace["document"] = facts | {"part": place.source.name, "row": place.row}
     stale: list[str] = []
     trace["scores"] = _scores(ctx, place, stale)

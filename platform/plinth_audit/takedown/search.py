@@ -39,7 +39,7 @@ from plinth_audit.trace.tracer import Tracer
 #: Maximum candidates of the near-duplicate index whose texts are compared.
 CANDIDATES = 1000
 SAME, NEAR, SPAN = "same text", "near duplicate", "verbatim span"
-MADE_OF = "made of a match by a language model"
+DERIVED = "derived from a match by a language model"
 #: Maximum number of documents listed; the count covers all.
 LISTED = 1000
 COLUMNS = ["id", "bucket", "uri", "licence", "decision", "reason", "stage", "cluster", "shard", "position", "tokens"]
@@ -135,8 +135,8 @@ def _found(ctx: Context, parts: Sequence[IndexedPart], kind: Kind, value: str, w
     near = {at: np.setdiff1d(rows, direct.get(at, nothing)) for at, rows in others.items()}
     seen = {row.id for row in first}
     listed = [*first, *(row for row in _details(ctx, parts, near, lambda _: NEAR) if row.id not in seen)]
-    made = _made_of(ctx, parts, {row.uri for row in listed})
-    listed += [row for row in _details(ctx, parts, made, lambda _: MADE_OF) if row.id not in {one.id for one in listed}]
+    made = _derived_from(ctx, parts, {row.uri for row in listed})
+    listed += [row for row in _details(ctx, parts, made, lambda _: DERIVED) if row.id not in {one.id for one in listed}]
     every = {at: reduce(np.union1d, (one.get(at, nothing) for one in (direct, near, made)))
              for at in {*direct, *near, *made}}  # fmt: skip
     published = {parts[at].part.name: int(rows.size) for at, rows in sorted(every.items()) if parts[at].published}
@@ -145,7 +145,7 @@ def _found(ctx: Context, parts: Sequence[IndexedPart], kind: Kind, value: str, w
     return FoundDocuments(kind, value, tuple(_distinct(listed)), published, earlier, shards)
 
 
-def _made_of(ctx: Context, parts: Sequence[IndexedPart], uris: Collection[str]) -> dict[int, Rows]:
+def _derived_from(ctx: Context, parts: Sequence[IndexedPart], uris: Collection[str]) -> dict[int, Rows]:
     """Return the rows of documents that were rewritten from documents with these addresses."""
     found = {}
     for at, rows in _rows(ctx, parts, {("url", exclusions.address(uri)): "" for uri in uris}).items():

@@ -94,7 +94,7 @@ class Annotator:
         return self.resources(params) if self.resources else ()
 
     @property
-    def beside(self) -> dict[str, list[str]]:
+    def aligned(self) -> dict[str, list[str]]:
         """Return the columns listed in `after`, grouped by the sidecar that has them."""
         found: dict[str, list[str]] = {}
         for name in self.after:
@@ -105,7 +105,7 @@ class Annotator:
     @property
     def sidecars(self) -> dict[str, list[str]]:
         """Return the columns listed in `after`, grouped by the annotator that writes them."""
-        return {name: columns for name, columns in self.beside.items() if name != ANSWERS}
+        return {name: columns for name, columns in self.aligned.items() if name != ANSWERS}
 
 
 Integers = npt.NDArray[np.integer]

@@ -2,8 +2,8 @@
 
     llm_edu: {endpoint: local, model: M, prompt: rate_edu, sample: 0.01, columns: {score: {type: integer}}}
 
-Columns come from the recipe, and so does the JSON schema that the endpoint is told and that every answer must meet. A
-row is null if its document was not sampled, or has no usable answer; `reason` says why.
+Columns come from the recipe, and so does the JSON schema, which is sent with each question and checked for each
+answer. A row is null if its document was not sampled, or has no usable answer; `reason` states why.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Column(Frozen):
     enum: tuple[str, ...] = Field((), description="For a string: its possible values; required.")
     minimum: float | None = Field(None, description="For a number: smallest value.")
     maximum: float | None = Field(None, description="For a number: largest value.")
-    description: str = Field("", description="Meaning of the column, which the endpoint is told.")
+    description: str = Field("", description="Meaning of the column; part of the JSON schema.")
 
     @model_validator(mode="after")
     def _fits_the_type(self) -> Column:

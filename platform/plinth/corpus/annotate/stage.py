@@ -100,7 +100,7 @@ def run(
         RecipeError: the annotator or a parameter does not exist.
         StageError: the annotator or its program returned invalid rows or columns.
         MissingError: a resource that the annotator needs is missing.
-        BudgetError, EndpointError, RejectRateError: a language model was not asked, or did not answer, all questions.
+        BudgetError, EndpointError, RejectRateError: a language model did not answer all questions.
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
     read = _resources(chosen, params, given)
@@ -141,7 +141,7 @@ def _request(
     """Return the request for one annotator, which can be used for every data file, and the tables built from its
     resources."""
     # Sort by name, so that a model supplied as a folder has the same identity as the trained model.
-    named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
+    named = ((key, part.name, part.blob) for key, derived_from in read.items() for part in derived_from.parts)
     chosen = annotator(name)
     request = _Request(
         name, chosen.version, params, tuple(sorted(named, key=lambda one: one[:2])), _uses(chosen, params)
@@ -286,7 +286,7 @@ def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part
     with ExitStack() as stack:
         made = [_Made(store, stack, request) for request in requests]
         columns = sorted({name for one in made for name in one.chosen.reads})
-        wanted = annotator(requests[0].name).beside
+        wanted = annotator(requests[0].name).aligned
         sources = [(task.documents, columns), *((part, wanted[name]) for name, part in task.sidecars.items())]
         try:
             for batch, *others in iter_aligned(store, *sources, rows=BATCH_ROWS):

@@ -6,7 +6,7 @@
     client       requests: retries, rate limits, time limits, size limits, checks of the responses
     asking       questions in flight, records of answers, budget, end of an attempt
     answers      stage that asks about a sample of documents
-    rewriting    documents made of the documents of another bucket
+    rewriting    documents derived from the documents of another bucket
 
 An answer is a record of the step cache under the digests of model, prompt, parameters and document. A stage that was
 killed continues with the questions that have no record. Columns do not belong here: see

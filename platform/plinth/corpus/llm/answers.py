@@ -1,4 +1,4 @@
-"""Stage that asks a language model about documents, once per distinct text, and writes its answers beside them.
+"""Stage that asks a language model about documents, once per distinct text, and writes its answers as columns.
 
     documents ─► sample of texts (workers) ─► one request per text without a record (this process) ─► aligned parts
 
@@ -27,7 +27,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 
-#: Bump when the same responses give other answers, or when other documents are asked about.
+#: Bump when the same responses give other answers, or when the sample of documents changes.
 VERSION = "1"
 QUESTION_SCHEMA = pa.schema(
     [pa.field("row", pa.int64(), nullable=False), pa.field("text", pa.large_string(), nullable=False)]
@@ -80,7 +80,7 @@ def run(
 
     Args:
         share: share of the documents to ask about; chosen by a hash of their text.
-        schema: JSON schema that the endpoint is told; None for free text.
+        schema: JSON schema of the answers, sent with each question; None for free text.
         check: function that returns the reason why a text is not an answer, or an empty text.
         max_reject_rate: maximum share of the questions without an answer.
 

@@ -1,4 +1,4 @@
-"""Questions in flight: what is asked once, what is recorded, the budget, and the end of an attempt.
+"""Questions in flight: records of answers, the budget, and the end of an attempt.
 
 An answer is recorded when it arrives, under the digests of everything that determines it. Faults of the endpoint are
 not recorded one by one: they are written with their part, after a later answer has shown that the endpoint works.
@@ -113,6 +113,7 @@ class Asking:
         self._spent, self._held = [0, 0], [0, 0]  # prompt and generated tokens: of answers, and of questions in flight
         self._stop: PlinthError | None = None
         self._same: dict[str, asyncio.Future[Reply | Fault]] = {}
+        self._recent: dict[str, Reply] = {}  # answered after the records of their copies were looked up
         self._faults, self._rejects, self._new, self._began = 0, 0, [0, 0], time.monotonic()
         self._settled = asyncio.Event()
 
@@ -124,7 +125,7 @@ class Asking:
         """Ask the questions of parts (key, rows, questions), and return the parts of answers.
 
         Raises:
-            BudgetError, EndpointError: not all questions were asked; answers that arrived are recorded.
+            BudgetError, EndpointError: the attempt ended before the last question; answers that arrived are recorded.
         """
         total = sum(part.rows for _, _, part in work)
         try:
@@ -249,6 +250,8 @@ class Asking:
         used = (0, 0)
         found: Reply | Fault
         try:
+            if key in self._recent:
+                return self._recent[key]
             if key in self._same:
                 found = await self._same[key]
                 return None if self._stop and isinstance(found, Fault) else found
@@ -259,6 +262,9 @@ class Asking:
                 if isinstance(found, Reply):
                     used = found.input_tokens, found.output_tokens
                     await asyncio.to_thread(self._record, key, found)
+                    self._recent[key] = found
+                    if len(self._recent) > 2 * LOOK_UP + self._endpoint.concurrency:
+                        del self._recent[next(iter(self._recent))]
                 elif found.billed:
                     used = most
             except PlinthError as error:
@@ -305,13 +311,7 @@ class Asking:
     def _progress(self, done: int, total: int) -> str:
         elapsed_s = max(time.monotonic() - self._began, 1e-3)
         left_s = elapsed_s / done * (total - done)
-        left = (
-            f"{left_s / 3600:.1f} h"
-            if left_s > 5400
-            else f"{left_s / 60:.0f} min"
-            if left_s > 90
-            else f"{left_s:.0f} s"
-        )
+        left = f"{left_s / 60:,.0f} min" if left_s > 90 else f"{left_s:.0f} s"
         rejects = f", {self._rejects:,} rejected" if self._rejects else ""
         return f"{sum(self._new) / elapsed_s:,.0f} tokens/s, {left} left{rejects}"
 

@@ -107,8 +107,7 @@ class Questions(Frozen):
     seed: int = Field(1, ge=0, description="Seed of the sampling, and of the sample of documents.")
     structured: Literal["json_schema", "json_object", "none"] = Field(
         "json_schema",
-        description="How the endpoint is told the form of an answer: its `response_format`. If `none`, only the prompt "
-        "tells it.",
+        description="`response_format` of a request, by which the endpoint produces valid JSON; `none` to send none.",
     )
 
     @property

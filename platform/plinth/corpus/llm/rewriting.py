@@ -2,10 +2,9 @@
 
     kept documents of the bucket, with the policy's edits ─► answers ─► JSON lines, one part per part of documents
 
-A rewritten document bears the address and the license of its source, and names the source's id and digest in `extra`.
-So whatever applies to the address, license or id of a source reaches what was made of it: the license gate, takedowns,
-and the rule of `made_from_training` that nothing is trained on whose source is not. Answers that are near copies of
-their source are rejects.
+A rewritten document has the address and the license of its source, and the source's id and digest in `extra`. Rules
+about addresses, licenses and ids therefore apply to both: the license gate, takedowns, and `made_from_training`, which
+keeps a document out of training if its source is not trained on. Near copies of the source are rejects.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ VERSION = "1"
 #: Separates the address of the source from the name of the rewritten bucket.
 MARK = "#rewrite-"
 #: Field of a document's `extra` that lists its sources.
-SOURCES = "made_of"
+SOURCES = "derived_from"
 NEAR_COPY = "near_copy"
 #: Shingles of the comparison with the source; those of near deduplication, over whole texts.
 SHINGLES = MinHash(max_characters=None)
@@ -88,7 +87,7 @@ def run(
         `answers`, `rejects` (reason -> documents, with `near_copy`), `input_tokens`, `output_tokens`.
 
     Raises:
-        BudgetError, EndpointError, RejectRateError: the model was not asked, or did not answer, all questions.
+        BudgetError, EndpointError, RejectRateError: the model did not answer all questions.
         SourceError: the prompt is not usable.
     """
     asset = f"{bucket}/{STAGE}"
@@ -186,9 +185,9 @@ def near_copies(sources: pa.Array, texts: pa.Array, most: float) -> Bools:
     return np.asarray(alike | same.to_numpy(zero_copy_only=False))
 
 
-# Verdicts of rewritten documents: only what is made of trained documents is trained on.
+# Verdicts of rewritten documents: only what is derived from trained documents is trained on.
 #
-# The ids of all trained documents of the origin are one sorted list of 64-bit prefixes: eight bytes a document.
+# The ids of all trained documents of the origin are one sorted list of 64-bit prefixes: eight bytes per document.
 
 _IDS = pa.schema([pa.field("id", pa.uint64(), nullable=False)])
 
@@ -205,18 +204,20 @@ def trained(ctx: Context, verdicts: Manifest) -> Part:
 
 
 def made_from_training(extra: pa.Array, listed: U64) -> pa.Array:
-    """Return a mask of the documents all of whose sources are in a sorted list of id prefixes (`trained`).
+    """Return a mask of the documents with sources, provided that all sources are in a sorted list (`trained`).
 
     Args:
         extra: metadata of the documents, as JSON.
     """
-    made_of = [[one["id"] for one in json.loads(text).get(SOURCES) or ()] for text in extra.to_pylist()]
-    every = [bytes.fromhex(one)[:8] for own in made_of for one in own]
+    derived_from = [[one["id"] for one in json.loads(text).get(SOURCES) or ()] for text in extra.to_pylist()]
+    every = [bytes.fromhex(one)[:8] for own in derived_from for one in own]
     wanted = np.frombuffer(b"".join(every), "<u8").astype(np.uint64)
     at = np.minimum(np.searchsorted(listed, wanted), max(0, listed.size - 1))
     there = listed[at] == wanted if listed.size else np.zeros(wanted.size, np.bool_)
-    ends = np.cumsum([0, *map(len, made_of)])
-    return pa.array([bool(own) and bool(there[a:b].all()) for own, a, b in zip(made_of, ends, ends[1:], strict=False)])
+    ends = np.cumsum([0, *map(len, derived_from)])
+    return pa.array(
+        [bool(own) and bool(there[a:b].all()) for own, a, b in zip(derived_from, ends, ends[1:], strict=False)]
+    )
 
 
 def read_trained(store: Store, part: Part) -> U64:

@@ -122,7 +122,7 @@ class Bucket(Frozen):
 
     @property
     def rewrites(self) -> str:
-        """Bucket whose documents this bucket's documents are made of; empty if they come from files or a model."""
+        """Bucket whose documents this bucket's documents are derived from; empty if they come from files or a model."""
         return self.sources[0].path if self.sources[0].kind == "rewrite" else ""
 
     @model_validator(mode="after")

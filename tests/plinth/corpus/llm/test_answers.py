@@ -53,7 +53,7 @@ def corpus_of(tiny: Any, texts: list[list[str]] = TEXTS) -> Any:
 def test_each_text_is_asked_once_and_answers_are_aligned(tiny: Any) -> None:
     corpus = corpus_of(tiny)
     with llm_server(lambda prompt: prompt.upper()) as llm:
-        made = ask(corpus, llm)
+        made = ask(corpus, llm, {"concurrency": 1})
         again = ask(corpus, llm)
     assert made == again
     assert sorted(llm.prompts) == sorted(f"Rate {text}!" for text in ("one", "two", "three", "four", "five"))

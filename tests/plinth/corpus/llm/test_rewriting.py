@@ -1,4 +1,4 @@
-"""Rewritten documents: what passes from a document to the texts that are made of it."""
+"""Rewritten documents: what passes from a document to the texts that are derived from it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_text_bears_address_license_and_digest_of_its_source(tiny: Any) -> Non
     assert [one["text"] for one in found] == [retell(f"Retell: {text}") for text in texts]
     assert [one["uri"] for one in found] == [f"test:page-{n}#rewrite-retold" for n in range(6)]
     assert {one["licence"] for one in found} == {"MIT"}
-    assert found[3]["made_of"] == [
+    assert found[3]["derived_from"] == [
         {"bucket": "web", "id": tiny.Doc(texts[3], name="page-3").id.hex(),
          "sha256": hashlib.sha256(texts[3].encode()).hexdigest()}
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_a_text_bears_address_license_and_digest_of_its_source(tiny: Any) -> Non
                                read={"retold/sampled": made})  # fmt: skip
     (row, *_) = read_table(corpus.ctx.store, read.named("part-")[0]).to_pylist()
     assert (row["uri"], row["licence"]) == ("test:page-0#rewrite-retold", "MIT")
-    assert json.loads(row["extra"])["made_of"] == found[0]["made_of"]
+    assert json.loads(row["extra"])["derived_from"] == found[0]["derived_from"]
     assert json.loads(row["extra"])["model"] == MODEL
 
 
@@ -115,7 +115,7 @@ def test_near_copies_of_the_source_and_faults_are_counted(tiny: Any) -> None:
         with pytest.raises(RejectRateError):
             rewritten(corpus, llm, max_reject_rate=0.3)
     assert made.stats["rejects"] == {"control_characters": 1, "near_copy": 3, "truncated": 1}
-    assert [one["made_of"][0]["id"] for one in lines(corpus, made)] == [tiny.Doc(texts["new"]).id.hex()]
+    assert [one["derived_from"][0]["id"] for one in lines(corpus, made)] == [tiny.Doc(texts["new"]).id.hex()]
 
 
 def test_near_copies_by_their_shingles() -> None:
@@ -126,8 +126,8 @@ def test_near_copies_by_their_shingles() -> None:
     assert found.tolist() == [True, True, False, False, True]
 
 
-def test_only_what_is_made_of_trained_documents_is_trained_on(tiny: Any) -> None:
-    """A held-out source, a duplicate and a contaminated source keep what is made of them out of training."""
+def test_only_what_is_derived_from_trained_documents_is_trained_on(tiny: Any) -> None:
+    """A held-out source, a duplicate and a contaminated source keep what is derived from them out of training."""
     texts = [prose(("web", n)) for n in range(40)]
     docs = [tiny.Doc(text) for text in texts] + [tiny.Doc(texts[0], name="copy")]
     origin = tiny.corpus({"web": [docs]})
@@ -138,7 +138,7 @@ def test_only_what_is_made_of_trained_documents_is_trained_on(tiny: Any) -> None
 
     retold = tiny.corpus({"retold": [[tiny.Doc(prose(("retold", n))) for n in range(41)]], "web": [docs]})
     table = read_table(retold.ctx.store, retold.documents["retold"].parts[0])
-    extra = [json.dumps({"made_of": [{"bucket": "web", "id": doc.id.hex()}]}) for doc in docs]
+    extra = [json.dumps({"derived_from": [{"bucket": "web", "id": doc.id.hex()}]}) for doc in docs]
     rows = [row | {"extra": own} for row, own in zip(table.to_pylist(), extra, strict=True)]
     part = document_part(retold.ctx, rows)
     retold.documents["retold"] = retold.documents["retold"].model_copy(update={"parts": (part,)})
@@ -161,8 +161,8 @@ def test_only_what_is_made_of_trained_documents_is_trained_on(tiny: Any) -> None
 def test_documents_without_sources_are_not_trained_on() -> None:
     listed = np.array([7, 2**63 + 5], np.uint64)
     ids = [int(one).to_bytes(8, "little").hex() + "00" * 8 for one in (7, 2**63 + 5, 8)]
-    extra = [{"made_of": [{"id": ids[0]}]}, {"made_of": [{"id": ids[0]}, {"id": ids[1]}]},
-             {"made_of": [{"id": ids[0]}, {"id": ids[2]}]}, {}, {"made_of": []}]  # fmt: skip
+    extra = [{"derived_from": [{"id": ids[0]}]}, {"derived_from": [{"id": ids[0]}, {"id": ids[1]}]},
+             {"derived_from": [{"id": ids[0]}, {"id": ids[2]}]}, {}, {"derived_from": []}]  # fmt: skip
     column = pa.array([json.dumps(one) for one in extra])
     assert made_from_training(column, listed).to_pylist() == [True, True, False, False, False]
     assert made_from_training(column, listed[:0]).to_pylist() == [False] * 5

@@ -121,7 +121,8 @@ def test_rules_come_from_the_policy() -> None:
     ],
 )
 def test_gates_that_cannot_be_measured(params: dict[str, Any], annotators: tuple[str, ...], what: str) -> None:
+    given = GateSlices.model_validate(params)
     with pytest.raises(RecipeError, match=what):
-        rule_of(measured_gate("toxicity"), GateSlices.model_validate(params), {"default": Policy()}, dict.fromkeys(annotators))
+        rule_of(measured_gate("toxicity"), given, {"default": Policy()}, dict.fromkeys(annotators))
     with pytest.raises(RecipeError, match="did you mean 'toxicity'"):
         measured_gate("toxcity")
