@@ -23,6 +23,7 @@ from plinth.corpus.policy.expressions import column_name, syntax
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import published
 from plinth.corpus.protected import protected
+from plinth.corpus.sources.files import REWRITE
 from plinth.corpus.sources.parameters import source_of
 from plinth.errors import MissingError
 from plinth.provenance import document_rows
@@ -125,7 +126,8 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     trace |= {"status": "undecided", "reason": None}
     origin = _source(place, facts)
     trace |= {"source": origin} if origin else {}
-    derived_from = [_origin(ctx, one) for one in facts["extra"].get(SOURCES) or ()]
+    named = facts["extra"].get(SOURCES) if origin.get("kind") == REWRITE else ()
+    derived_from = [_origin(ctx, one) for one in named or ()]
     trace |= {"derived_from": derived_from} if derived_from else {}
     trace["document"] = facts | {"part": place.source.name, "row": place.row}
     stale: list[str] = []

@@ -18,14 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
-from plinth.corpus.llm.asking import MARK, STEP, Asking
+from plinth.corpus.llm.asking import MARK, STEP, Asking, too_many
 from plinth.corpus.llm.parameters import Endpoint, Questions
 from plinth.corpus.sidecars import ranks
-from plinth.errors import RejectRateError, SourceError
+from plinth.errors import SourceError
 from plinth.fingerprint import UNICODE
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
+from plinth_text.arrays import Bools
 
 #: Bump when the same responses give other answers, or when the sample of documents changes.
 VERSION = "1"
@@ -106,7 +107,7 @@ def run(
         missing = ctx.share.order(missing)
     if missing:
         one = Step(name="answer", version=VERSION, params=identity)
-        asking = Asking(ctx, asset, questions, endpoint, text, one, schema, check)
+        asking = Asking(ctx, asset, questions, endpoint, text, one, schema, check, max_reject_rate)
         asking.spend(sum(parts[0].stats["input_tokens"] for parts in found if parts),
                      sum(parts[0].stats["output_tokens"] for parts in found if parts))  # fmt: skip
         work = [(keys[i], documents.named("part-")[i].rows, samples[i]) for i in missing]
@@ -124,12 +125,8 @@ def run(
 def _require(asset: str, stats: Mapping[str, Any], max_reject_rate: float) -> None:
     rejected = sum(stats["rejects"].values())
     if rejected > max_reject_rate * max(1, stats["questions"]):
-        raise RejectRateError(
-            f"{asset}: {rejected / stats['questions']:.1%} of the questions have no usable answer",
-            found=", ".join(f"{reason} {n}" for reason, n in sorted(stats["rejects"].items(), key=lambda one: -one[1])),
-            expected=f"at most {max_reject_rate:.1%} (max_reject_rate)",
-            remedy="correct the prompt or the model's parameters, or raise the limit",
-        )
+        found = ", ".join(f"{reason} {n}" for reason, n in sorted(stats["rejects"].items(), key=lambda one: -one[1]))
+        raise too_many(asset, rejected, stats["questions"], max_reject_rate, found)
 
 
 def _samples(ctx: Context, asset: str, questions: Questions, documents: Manifest, share: float) -> list[Part]:
@@ -148,15 +145,20 @@ def _draw(store: Store, task: _Sample) -> tuple[Part, ...]:
     return (write_batches(store, "part.parquet", QUESTION_SCHEMA, _drawn(store, task)),)
 
 
-def _drawn(store: Store, task: _Sample) -> Iterator[pa.RecordBatch]:
+def sampled(texts: pa.Array, share: float, seed: int) -> Bools:
+    """Return a mask of the texts in a sample, by a keyed hash of the text: copies are sampled alike."""
     from plinth_text.unicode import digests  # kernels are for workers
 
+    if share >= 1:
+        return np.ones(len(texts), np.bool_)
+    return np.asarray(ranks(digests(texts), seed) < np.uint64(share * 2**64))
+
+
+def _drawn(store: Store, task: _Sample) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in iter_batches(store, task.documents, ("text",)):
         texts = batch.column("text")
-        chosen = np.arange(batch.num_rows)
-        if task.share < 1:
-            chosen = np.flatnonzero(ranks(digests(texts), task.seed) < np.uint64(task.share * 2**64))
+        chosen = np.flatnonzero(sampled(texts, task.share, task.seed))
         some = [text[: task.max_characters] for text in texts.take(pa.array(chosen)).to_pylist()]
         yield pa.record_batch([pa.array(first + chosen), pa.array(some, pa.large_string())], schema=QUESTION_SCHEMA)
         first += batch.num_rows

@@ -1,7 +1,8 @@
 """Questions in flight: records of answers, the budget, and the end of an attempt.
 
 An answer is recorded when it arrives, under the digests of everything that determines it. Faults of the endpoint are
-not recorded one by one: they are written with their part, after a later answer has shown that the endpoint works.
+not recorded one by one: they are written with their part, after the answer to a later request shows that the endpoint
+works.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import pyarrow as pa
 
 from plinth.compute.context import Context, StepCost
 from plinth.compute.progress import Meter
-from plinth.corpus.llm.client import Client, Fault, Reply, bound
+from plinth.corpus.llm.client import Client, NoReply, Reply, bound
 from plinth.corpus.llm.parameters import Endpoint, Questions
-from plinth.errors import BudgetError, EndpointError, PlinthError
+from plinth.errors import BudgetError, EndpointError, PlinthError, RejectRateError
 from plinth.fingerprint import canonical
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches, write_table
@@ -41,10 +42,12 @@ SCHEMA = pa.schema([pa.field("answer", pa.large_string()), pa.field("reason", pa
 LOOK_UP = 256
 #: Consecutive faults after which an attempt ends; at least the number of questions in flight.
 BREAK = 8
+#: Questions after which twice the permitted share of rejects ends an attempt, before it spends its whole budget.
+EARLY = 200
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-@dataclass
+@dataclass(eq=False)
 class Rows:
     """Part of the result whose answers arrive."""
 
@@ -55,12 +58,13 @@ class Rows:
     reasons: dict[int, str] = field(default_factory=dict)
     input_tokens: int = 0
     output_tokens: int = 0
+    mark: int = 0  # requests that had been sent when its last fault arrived
 
     @property
     def complete(self) -> bool:
         return len(self.answers) + len(self.reasons) == self.asked
 
-    def add(self, row: int, found: Reply | Fault, reason: str) -> None:
+    def add(self, row: int, found: Reply | NoReply, reason: str) -> None:
         """Add the result of one question, with the reason if it is not an answer."""
         if isinstance(found, Reply):
             self.input_tokens += found.input_tokens
@@ -93,6 +97,16 @@ def judged(reply: Reply) -> str:
     return "control_characters" if _CONTROL.search(reply.text) else ""
 
 
+def too_many(asset: str, rejects: int, questions: int, limit: float, found: str) -> RejectRateError:
+    """Return the error for too many questions without a usable answer."""
+    return RejectRateError(
+        f"{asset}: {rejects / questions:.1%} of {questions:,} questions have no usable answer",
+        found=found,
+        expected=f"at most {limit:.1%} (max_reject_rate)",
+        remedy="correct the prompt or the model's parameters, or raise the limit",
+    )
+
+
 class Asking:
     """Questions in flight, the budget, and the progress of one attempt of a stage."""
 
@@ -106,14 +120,16 @@ class Asking:
         step: Step,
         schema: Mapping[str, Any] | None,
         check: Callable[[str], str],
+        max_reject_rate: float,
     ) -> None:
         self._ctx, self._asset, self._questions, self._endpoint = ctx, asset, questions, endpoint
-        self._prompt, self._step, self._check = prompt.split(MARK), step, check
+        self._prompt, self._step, self._check, self._limit = prompt.split(MARK), step, check, max_reject_rate
         self._client = Client(endpoint, questions, _response_format(questions, schema))
         self._spent, self._held = [0, 0], [0, 0]  # prompt and generated tokens: of answers, and of questions in flight
         self._stop: PlinthError | None = None
-        self._same: dict[str, asyncio.Future[Reply | Fault]] = {}
+        self._same: dict[str, asyncio.Future[Reply | NoReply]] = {}
         self._recent: dict[str, Reply] = {}  # answered after the records of their copies were looked up
+        self._sent, self._proved = 0, 0  # requests sent, and number of the last of them that was answered
         self._faults, self._rejects, self._new, self._began = 0, 0, [0, 0], time.monotonic()
         self._settled = asyncio.Event()
 
@@ -125,7 +141,8 @@ class Asking:
         """Ask the questions of parts (key, rows, questions), and return the parts of answers.
 
         Raises:
-            BudgetError, EndpointError: the attempt ended before the last question; answers that arrived are recorded.
+            BudgetError, EndpointError, RejectRateError: the attempt ended before the last question; answers that
+                arrived are recorded.
         """
         total = sum(part.rows for _, _, part in work)
         try:
@@ -139,21 +156,27 @@ class Asking:
 
     async def _all(self, work: Sequence[tuple[str, int, Part]], meter: Meter, total: int) -> list[tuple[Part, ...]]:
         slots, done, probed = asyncio.Semaphore(self._endpoint.concurrency), dict[str, tuple[Part, ...]](), False
-        counter, complete = numbers(1), list[Rows]()  # written when the endpoint has answered after their last fault
+        counter, complete = numbers(1), list[Rows]()
 
-        async def finish(rows: Rows, row: int, found: Reply | Fault) -> None:
-            reason = found.reason if isinstance(found, Fault) else judged(found) or self._check(found.text)
+        async def finish(rows: Rows, row: int, found: Reply | NoReply) -> None:
+            reason = found.reason if isinstance(found, NoReply) else judged(found) or self._check(found.text)
             rows.add(row, found, reason)
+            if isinstance(found, NoReply):
+                rows.mark = self._sent
             self._rejects += bool(reason)
-            meter.advance(1, self._progress(next(counter), total))
+            count = next(counter)
+            meter.advance(1, self._progress(count, total))
+            if count >= EARLY and self._rejects > 2 * self._limit * count and not self._stop:
+                self._stop = too_many(self._asset, self._rejects, count, self._limit, f"the last: {reason}")
             if rows.complete:
                 complete.append(rows)
-            if not self._faults:
-                await write()
+            await write()
 
-        async def write() -> None:
-            while complete:
-                rows = complete.pop()
+        async def write(every: bool = False) -> None:
+            ready = [rows for rows in complete if every or not rows.mark or rows.mark < self._proved]
+            for rows in ready:
+                complete.remove(rows)
+            for rows in ready:
                 done[rows.key] = await asyncio.to_thread(self._write, rows)
 
         async def ask(rows: Rows, row: int, key: str, prompt: str) -> None:
@@ -185,10 +208,11 @@ class Asking:
                         group.create_task(ask(rows, row, own, prompt))
                     if self._stop:
                         break
-            if complete and self._faults and not self._stop:
+            await write()
+            if complete and not self._stop:
                 await self._probe()
             if not self._stop:
-                await write()
+                await write(every=True)
         if self._stop:
             raise self._stop
         return [done[key] for key, _, _ in work]
@@ -243,25 +267,28 @@ class Asking:
             remedy="raise the limit and run the same command again; all answers are kept and cost nothing again",
         )
 
-    async def _once(self, key: str, prompt: str) -> Reply | Fault | None:
+    async def _once(self, key: str, prompt: str) -> Reply | NoReply | None:
         """Ask a question whose budget is reserved, once for all documents with the same text; None if it was not
         answered because the stage ends."""
         most = bound(prompt, self._questions.max_tokens)
         used = (0, 0)
-        found: Reply | Fault
+        found: Reply | NoReply
         try:
             if key in self._recent:
                 return self._recent[key]
             if key in self._same:
                 found = await self._same[key]
-                return None if self._stop and isinstance(found, Fault) else found
+                return None if self._stop and isinstance(found, NoReply) else found
             mine = self._same[key] = asyncio.get_running_loop().create_future()
-            found = Fault("unreachable", "")
+            found = NoReply("unreachable", "")
+            self._sent += 1
+            number = self._sent
             try:
                 found = await self._client.ask(prompt)
                 if isinstance(found, Reply):
                     used = found.input_tokens, found.output_tokens
                     await asyncio.to_thread(self._record, key, found)
+                    self._proved = max(self._proved, number)
                     self._recent[key] = found
                     if len(self._recent) > 2 * LOOK_UP + self._endpoint.concurrency:
                         del self._recent[next(iter(self._recent))]
@@ -281,10 +308,10 @@ class Asking:
             self._held = [held - own for held, own in zip(self._held, most, strict=True)]
             self._settled.set()
 
-    def _watch(self, found: Reply | Fault) -> None:
+    def _watch(self, found: Reply | NoReply) -> None:
         """End the stage if the endpoint fails one question after the other."""
-        self._faults = self._faults + 1 if isinstance(found, Fault) else 0
-        if isinstance(found, Fault) and self._faults >= max(BREAK, self._endpoint.concurrency) and not self._stop:
+        self._faults = self._faults + 1 if isinstance(found, NoReply) else 0
+        if isinstance(found, NoReply) and self._faults >= max(BREAK, self._endpoint.concurrency) and not self._stop:
             self._stop = EndpointError(
                 f"the endpoint {self._endpoint.url} failed {self._faults} questions in succession",
                 found=f"{found.reason}: {found.detail}",

@@ -4,8 +4,8 @@ A request that was not answered, or answered with 429 or 5xx, is sent again afte
 or after `Retry-After`; a 429 delays all requests. A request has a time limit that covers its whole response, and a
 response a maximum size. Redirects are not followed, so that the key reaches only the address in the recipe.
 
-A fault of one question is a `Fault` with a reason, which the caller counts. A fault of the endpoint (wrong key, wrong
-address, another model) is an `EndpointError`.
+A question without an answer is a `NoReply` with a reason, which the caller counts. A fault of the endpoint (wrong
+key, wrong address, another model) is an `EndpointError`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Reply(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fault:
+class NoReply:
     """Question without an answer: a short reason for counts, and a detail for a person."""
 
     reason: str
@@ -58,7 +58,7 @@ class Fault:
 class _Again(Exception):
     """An attempt failed in a way that another attempt may not."""
 
-    def __init__(self, fault: Fault, delay_s: float | None = None) -> None:
+    def __init__(self, fault: NoReply, delay_s: float | None = None) -> None:
         super().__init__(fault.detail)
         self.fault, self.delay_s = fault, delay_s
 
@@ -94,11 +94,11 @@ class Client:
             EndpointError: the endpoint cannot be reached, does not have the model, or reports another model.
         """
         found = await self.ask("Hello", probing=True)
-        if isinstance(found, Fault):
+        if isinstance(found, NoReply):
             raise self._unusable(f"does not answer as {self._questions.reported}", f"{found.reason}: {found.detail}",
                                  await self._models())  # fmt: skip
 
-    async def ask(self, prompt: str, *, probing: bool = False) -> Reply | Fault:
+    async def ask(self, prompt: str, *, probing: bool = False) -> Reply | NoReply:
         """Ask a question.
 
         Raises:
@@ -115,11 +115,11 @@ class Client:
         if self._format is not None and not probing:
             body["response_format"] = dict(self._format)
         found = await self._attempts("POST", "/chat/completions", body)
-        return found if isinstance(found, Fault) else self._reply(found, bound(prompt, body["max_tokens"]))
+        return found if isinstance(found, NoReply) else self._reply(found, bound(prompt, body["max_tokens"]))
 
-    async def _attempts(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any] | Fault:
+    async def _attempts(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any] | NoReply:
         """Send a request until it is answered; return the JSON object, or the fault of the last attempt."""
-        fault = Fault("unreachable", "")
+        fault = NoReply("unreachable", "")
         for attempt in range(self._endpoint.attempts):
             while (wait_s := self._resume_at - time.monotonic()) > 0:
                 await asyncio.sleep(wait_s)
@@ -129,9 +129,12 @@ class Client:
             except _Again as again:
                 fault, delay_s = again.fault, again.delay_s
             except (TimeoutError, httpx2.TimeoutException):
-                fault, delay_s = Fault("timeout", f"no response in {self._endpoint.timeout_s:g} s", billed=True), None
+                fault, delay_s = (
+                    NoReply("timeout", f"no response in {self._endpoint.timeout_s:g} s", billed=True),
+                    None,
+                )
             except httpx2.HTTPError as error:
-                fault, delay_s = Fault("unreachable", self._shown(f"{type(error).__name__}: {error}")), None
+                fault, delay_s = NoReply("unreachable", self._shown(f"{type(error).__name__}: {error}")), None
             if attempt + 1 < self._endpoint.attempts:
                 mean_s = min(MAX_DELAY_S, self._endpoint.backoff_s * 2**attempt)
                 jitter_s = self._chance.uniform(0.5, 1.5) * mean_s
@@ -140,39 +143,39 @@ class Client:
                 await asyncio.sleep(jitter_s if delay_s is None else delay_s + 0.1 * jitter_s)
         return fault
 
-    async def _attempt(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any] | Fault:
+    async def _attempt(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any] | NoReply:
         async with self._http.stream(method, f"{self._endpoint.url}{path}", json=body) as response:
             data = bytearray()
             async for chunk in response.aiter_raw():
                 data += chunk
                 if len(data) > self._endpoint.max_answer_bytes:
-                    return Fault("too_large", f"more than {self._endpoint.max_answer_bytes:,} bytes", billed=True)
+                    return NoReply("too_large", f"more than {self._endpoint.max_answer_bytes:,} bytes", billed=True)
         status, shown = response.status_code, self._shown(bytes(data[: 4 * DETAIL_CHARACTERS]).decode(errors="replace"))
         if status in AGAIN:
-            raise _Again(Fault(AGAIN[status], f"HTTP {status}: {shown}"), self._retry_after(response.headers))
+            raise _Again(NoReply(AGAIN[status], f"HTTP {status}: {shown}"), self._retry_after(response.headers))
         if 300 <= status < 400:
             raise self._unusable("redirects to another address", response.headers.get("Location", f"HTTP {status}"))
         if status in WRONG:
             listed = await self._models() if path != "/models" else ""
             raise self._unusable(f"refuses the request with HTTP {status}", shown, listed)
         if status != 200:
-            return Fault("request_refused", f"HTTP {status}: {shown}")
+            return NoReply("request_refused", f"HTTP {status}: {shown}")
         if (parsed := _object(bytes(data))) is None:
-            raise _Again(Fault("malformed", f"not a JSON object: {shown}"))
+            raise _Again(NoReply("malformed", f"not a JSON object: {shown}"))
         return parsed
 
-    def _reply(self, found: Mapping[str, Any], most: tuple[int, int]) -> Reply | Fault:
+    def _reply(self, found: Mapping[str, Any], most: tuple[int, int]) -> Reply | NoReply:
         """Check a response. Token counts that the endpoint does not report, or that are impossible, are counted as the
         maximum."""
         if found.get("model") != self._questions.reported:
-            return Fault("other_model", f"the response is from {self._shown(str(found.get('model')))}", billed=True)
+            return NoReply("other_model", f"the response is from {self._shown(str(found.get('model')))}", billed=True)
         choices = found.get("choices")
         listed = [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
         chosen = next((one for one in listed if one.get("index", 0) == 0), {})
         message = chosen.get("message")
         text = message.get("content") if isinstance(message, dict) else None
         if not isinstance(text, str):
-            return Fault("malformed", self._shown(f"no message in {json.dumps(found)}"), billed=True)
+            return NoReply("malformed", self._shown(f"no message in {json.dumps(found)}"), billed=True)
         usage = found.get("usage") if isinstance(found.get("usage"), dict) else {}
         counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))  # type: ignore[union-attr]
         tokens = [n if type(n) is int and 0 <= n <= top else top for n, top in zip(counts, most, strict=True)]

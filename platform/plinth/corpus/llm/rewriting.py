@@ -49,6 +49,8 @@ BATCH_ROWS = 1024
 class _Edited:
     documents: Part
     policy: Part
+    share: float
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,9 @@ def run(
         SourceError: the prompt is not usable.
     """
     asset = f"{bucket}/{STAGE}"
-    kept = _kept(ctx, asset, origin, documents, policy)
-    found = answers.run(
-        ctx, f"{asset}/answers", params, endpoint, kept, prompt, share=params.sample,
-        max_reject_rate=params.max_reject_rate,
-    )  # fmt: skip
+    kept = _kept(ctx, asset, origin, params, documents, policy)
+    limit = params.max_reject_rate
+    found = answers.run(ctx, f"{asset}/answers", params, endpoint, kept, prompt, max_reject_rate=limit)
     own = _Rule(bucket, origin, params.reported, params.max_overlap)
     step = Step(name=STAGE, version=VERSION, params=asdict(own), libraries=fingerprint.UNICODE)
     items = [
@@ -107,17 +107,20 @@ def run(
     rejects = Counter(found.stats["rejects"]) + Counter(stats.pop("rejects", {}))
     asked = {name: found.stats[name] for name in ("questions", "answers", "input_tokens", "output_tokens")}
     inputs: dict[str, Manifest | str] = {one.asset: one for one in (documents, policy, prompt, found)}
-    return manifest(
-        asset, step, inputs, renamed(parts, "part"), stats | asked | {"rejects": dict(sorted(rejects.items()))}
-    )
+    stats |= asked | {"rejects": dict(sorted(rejects.items()))}
+    return manifest(asset, step, inputs, renamed(parts, "part"), stats)
 
 
-def _kept(ctx: Context, asset: str, origin: str, documents: Manifest, policy: Manifest) -> Manifest:
-    """Return the documents that a policy keeps, with its edits applied: personal data does not reach an endpoint."""
-    step = Step(name="rewrite/kept", version=VERSION)
+def _kept(
+    ctx: Context, asset: str, origin: str, params: RewriteParams, documents: Manifest, policy: Manifest
+) -> Manifest:
+    """Return a sample of the documents that a policy keeps, with its edits applied: personal data does not reach an
+    endpoint."""
+    own = {"share": params.sample, "seed": params.seed}
+    step = Step(name="rewrite/kept", version=VERSION, params=own, libraries=fingerprint.UNICODE)
     items = [
         Item((slot.documents.blob.sha256, slot.sides["policy"].blob.sha256),
-             _Edited(slot.documents, slot.sides["policy"]), slot.documents.rows)
+             _Edited(slot.documents, slot.sides["policy"], params.sample, params.seed), slot.documents.rows)
         for slot in slots({origin: documents}, policy={origin: policy})
     ]  # fmt: skip
     made = run_items(ctx, step, _edit, items, label=f"{asset} kept", unit="documents")
@@ -131,7 +134,7 @@ def _edit(store: Store, task: _Edited) -> tuple[Part, ...]:
     def batches() -> Iterator[pa.RecordBatch]:
         sources = (task.documents, DOCUMENT_SCHEMA.names), (task.policy, ["keep", "edits"])
         for rows, judged in iter_aligned(store, *sources):
-            keep = judged.column("keep")
+            keep = pc.and_(judged.column("keep"), answers.sampled(rows.column("text"), task.share, task.seed))
             rows, edits = rows.filter(keep), judged.column("edits").filter(keep).to_pylist()
             texts = [apply_edits(text, some or ()) for text, some in
                      zip(rows.column("text").to_pylist(), edits, strict=True)]  # fmt: skip

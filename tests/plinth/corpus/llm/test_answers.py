@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import pytest
 
 from plinth.compute.context import Context
+from plinth.compute.progress import SilentMeter
 from plinth.corpus.llm import answers
-from plinth.corpus.llm.client import Client, Fault, Reply
+from plinth.corpus.llm.client import Client, NoReply, Reply
 from plinth.corpus.llm.parameters import Endpoint, Questions
 from plinth.errors import BudgetError, EndpointError, MissingError, RejectRateError, SourceError
 from plinth.records import Manifest
@@ -132,7 +136,7 @@ def test_reported_and_impossible_tokens(tiny: Any) -> None:
                          None, {"prompt_tokens": "7", "completion_tokens": True}]  # fmt: skip
     with llm_server(lambda prompt: {"content": "x", "usage": usages[int(prompt[0])]}) as llm:
 
-        async def replies() -> list[Reply | Fault]:
+        async def replies() -> list[Reply | NoReply]:
             async with Client(endpoint(llm), Questions(**ASKED), None) as client:
                 return [await client.ask(f"{n}") for n in range(4)]
 
@@ -236,8 +240,8 @@ def test_an_outage_ends_the_stage_and_loses_no_answer(tiny: Any) -> None:
         llm.answer = str.upper
         llm.bodies.clear()
         made = ask(corpus, llm, {"attempts": 1})
-    assert made.stats["answers"] == 60
     assert made.stats["rejects"] == {}
+    assert made.stats["answers"] == 60
     assert len(before & set(llm.prompts)) <= 4  # were in flight at the beginning of the outage
 
 
@@ -297,6 +301,40 @@ def test_too_many_rejects_fail_and_a_prompt_must_have_the_mark(tiny: Any) -> Non
             answers.run(*given, prompt_list(ctx, b"Rate it!"))
         with pytest.raises(SourceError, match="not a prompt"):
             answers.run(*given, prompt_list(ctx, b"\xff {text}"))
+
+
+def test_a_bad_prompt_ends_before_it_has_spent_the_budget(tiny: Any) -> None:
+    corpus = corpus_of(tiny, [[f"text {n}" for n in range(600)]])
+    ctx = Context(corpus.ctx.workspace)
+    with llm_server(lambda prompt: "") as llm:
+        given = (ctx, "web/llm/answers", Questions(**ASKED), endpoint(llm), corpus.documents["web"], prompt_list(ctx))
+        with pytest.raises(RejectRateError) as error:
+            answers.run(*given, max_reject_rate=0.1)
+    assert error.value.found == "the last: empty"
+    assert 200 <= len(llm.prompts) <= 210
+
+
+def test_progress_states_speed_and_time_left(tiny: Any) -> None:
+    notes = list[str]()
+
+    class Noted(SilentMeter):
+        def advance(self, n: int = 1, note: str = "") -> None:
+            notes.append(note)
+
+    class Progress:
+        @contextmanager
+        def meter(self, label: str, total: int, unit: str = "") -> Iterator[Noted]:
+            yield Noted()
+
+    corpus = corpus_of(tiny, [["a", "b", "c"]])
+    ctx = Context(corpus.ctx.workspace, progress=Progress())
+    with llm_server(lambda prompt: "" if "b" in prompt else "x") as llm:
+        answers.run(
+            ctx, "web/llm/answers", Questions(**ASKED), endpoint(llm), corpus.documents["web"], prompt_list(ctx)
+        )
+    own = [note for note in notes if "tokens/s" in note]
+    assert len(own) == 3
+    assert re.fullmatch(r"[1-9][0-9,]* tokens/s, 0 s left, 1 rejected", own[-1])
 
 
 CHILD = """

@@ -89,6 +89,14 @@ def test_a_text_bears_address_license_and_digest_of_its_source(tiny: Any) -> Non
     assert json.loads(row["extra"])["model"] == MODEL
 
 
+def test_a_sample_is_rewritten_and_only_its_text_is_copied(tiny: Any) -> None:
+    texts = [prose(("sample", n), 12) for n in range(200)]
+    corpus = tiny.corpus({"web": [[tiny.Doc(text) for text in texts]]})
+    with llm_server(retell) as llm:
+        made = rewritten(corpus, llm, sample=0.2)
+    assert 20 < len(llm.prompts) == made.stats["questions"] == made.stats["documents"] < 70
+
+
 def test_dropped_documents_and_cut_spans_never_reach_the_model(tiny: Any) -> None:
     text = f"call 555-0100 now. {prose(1)}"
     corpus = tiny.corpus({"web": [[tiny.Doc(text, edits=((5, 13, "PHONE"),)), tiny.Doc(prose(2), fired=("short",))]]})
