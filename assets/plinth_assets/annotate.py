@@ -13,6 +13,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus import annotate, models
+from plinth.corpus.llm.parameters import Endpoint
 from plinth.corpus.models import examples
 from plinth.corpus.slices import evaluate, rates, reviews
 from plinth.corpus.slices.evaluate import require_apart
@@ -20,7 +21,17 @@ from plinth.corpus.slices.measured_gates import GateRule, measured_gate, rule_of
 from plinth.corpus.slices.rates import GateSlices
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth_assets.framework import Inputs, Say, Stage, Suite, between, each, equal_columns, rows_between, shared_owner
+from plinth_assets.framework import (
+    Inputs,
+    Say,
+    Stage,
+    Suite,
+    between,
+    equal_columns,
+    originals,
+    rows_between,
+    shared_owner,
+)
 from plinth_assets.framework.present import markdown, picture, table
 
 #: Parameter that marks labeled sets as generated; changing it rebuilds them.
@@ -34,12 +45,12 @@ def model_stages(recipe: Recipe) -> list[Stage]:
 
 def _stage_models(recipe: Recipe, name: str, raw: Mapping[str, Any]) -> Stage:
     trainer, params = models.trainer(name, raw), models.parameters(name, raw)
-    buckets, lists = trainer.buckets(params), trainer.lists(params)
+    buckets, sidecars, lists = trainer.buckets(params), trainer.sidecars(params), trainer.lists(params)
     labelled = tuple(getattr(params, "labelled", ()))
     return Stage(
         asset=f"models/{name}",
-        deps=(*(f"{bucket}/documents" for bucket in buckets), *(f"lists/{one}" for one in lists)),
-        make=partial(_make_models, name, raw, buckets, lists, () if recipe.test else labelled),
+        deps=(*(f"{bucket}/documents" for bucket in buckets), *sidecars, *(f"lists/{one}" for one in lists)),
+        make=partial(_make_models, name, raw, buckets, sidecars, lists, () if recipe.test else labelled),
         version=trainer.version,
         params=dict(raw) | (TEST if recipe.test and labelled else {}),
         libraries=fingerprint.libraries(*trainer.libraries),
@@ -56,6 +67,7 @@ def _make_models(
     name: str,
     raw: Mapping[str, Any],
     buckets: tuple[str, ...],
+    sidecars: tuple[str, ...],
     lists: tuple[str, ...],
     real: tuple[str, ...],
     ctx: Context,
@@ -63,7 +75,7 @@ def _make_models(
     say: Say,
 ) -> Manifest:
     examples.require_real(ctx.store, {f"lists/{one}": inputs[f"lists/{one}"] for one in real}, f"models/{name}")
-    documents = {bucket: inputs[f"{bucket}/documents"] for bucket in buckets}
+    documents = {bucket: inputs[f"{bucket}/documents"] for bucket in buckets} | {key: inputs[key] for key in sidecars}
     return models.train(ctx, name, raw, documents, {one: inputs[f"lists/{one}"] for one in lists})
 
 
@@ -81,7 +93,7 @@ def annotation_stages(recipe: Recipe) -> list[Stage]:
     """Return one stage for every annotator on every bucket."""
     annotators = annotator_parameters(recipe)
     return [
-        _stage_annotate(name, bucket.owner, annotator, annotators)
+        _stage_annotate(name, bucket.owner, annotator, annotators, recipe.corpus.endpoints)
         for name, bucket in recipe.corpus.buckets.items()
         for annotator in annotators
     ]
@@ -97,15 +109,23 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return params
 
 
-def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
+def _stage_annotate(
+    bucket: str,
+    owner: str,
+    name: str,
+    annotators: Mapping[str, Mapping[str, Any]],
+    endpoints: Mapping[str, Endpoint],
+) -> Stage:
     """Return the stage of an annotator on a bucket. The first annotator to run reads the bucket's text for all
     annotators whose inputs are ready."""
-    annotator, params = annotate.annotator(name), annotators[name]
-    resources = annotator.needs(annotate.parameters(name, params))
+    params, checked = annotators[name], annotate.parameters(name, annotators[name])
+    annotator = annotate.resolved(name, checked)
+    resources = annotator.needs(checked)
+    asked = endpoints.get(getattr(checked, "endpoint", ""))
     return Stage(
         asset=f"{bucket}/{name}",
         deps=(f"{bucket}/documents", *(f"{bucket}/{other}" for other in annotator.sidecars), *resources),
-        make=partial(_make_annotate, bucket, name, annotators, resources),
+        make=partial(_make_annotate, bucket, name, annotators, resources, endpoints),
         version=annotator.version,
         params=params,
         libraries=annotate.libraries(name, params),
@@ -115,6 +135,7 @@ def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str,
         kinds=("parquet",),
         schema=annotator.schema,
         suite=_suite_annotate,
+        max_price=asked.max_money if asked else None,
     )
 
 
@@ -123,6 +144,7 @@ def _make_annotate(
     name: str,
     annotators: Mapping[str, Mapping[str, Any]],
     resources: tuple[str, ...],
+    endpoints: Mapping[str, Endpoint],
     ctx: Context,
     inputs: Inputs,
     say: Say,
@@ -130,7 +152,9 @@ def _make_annotate(
     read = {key: inputs[key] for key in resources}
     documents = inputs[f"{bucket}/documents"]
     sidecars = {other: inputs[f"{bucket}/{other}"] for other in annotate.annotator(name).sidecars}
-    return annotate.run(ctx, bucket, name, annotators[name], documents, read, beside=annotators, sidecars=sidecars)
+    return annotate.run(
+        ctx, bucket, name, annotators[name], documents, read, beside=annotators, sidecars=sidecars, endpoints=endpoints
+    )
 
 
 def _suite_annotate(made: Manifest, inputs: Inputs) -> Suite:
@@ -157,11 +181,11 @@ def slice_stages(recipe: Recipe) -> list[Stage]:
 
 def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
     given = annotator_parameters(recipe)
-    rule = rule_of(measured_gate(name), params, recipe.corpus.policies, tuple(given))
+    rule = rule_of(measured_gate(name), params, recipe.corpus.policies, given)
     read = {one: given[one] for one in rule.annotators}
     needs = [annotate.annotator(one).needs(annotate.parameters(one, raw)) for one, raw in read.items()]
     keys = tuple(dict.fromkeys([*chain.from_iterable(needs), *(f"lists/{one}" for one in params.lists)]))
-    documents = each(recipe, "documents") if params.reviews else ()
+    documents = tuple(f"{name}/documents" for name in originals(recipe)) if params.reviews else ()
     versions = {one: annotate.annotator(one).version for one in rule.annotators}
     return Stage(
         asset=f"slices/{name}",

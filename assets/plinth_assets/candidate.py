@@ -10,7 +10,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context, manifest
 from plinth.corpus import curate
-from plinth.corpus.annotate.base import REPEATED
+from plinth.corpus.annotate.base import REPEATED, Available, available
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import comparison, protected
@@ -116,7 +116,7 @@ def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
     known = {name for own in SUBJECTS.values() for name in own}
     ready = [name for name in corpus.annotate if name.partition("_")[0] in REPEATED and name not in known]
     for subject, own in {**SUBJECTS, **{f"ready model `{name}`": (name,) for name in ready}}.items():
-        rules = {name: tuple(_rules(policy, tuple(corpus.annotate), own)) for name, policy in policies.items()}
+        rules = {name: tuple(_rules(policy, available(corpus.annotate), own)) for name, policy in policies.items()}
         evidence = (one for name in own for one in _card_evidence(recipe, inputs, name)) if any(rules.values()) else ()
         yield Screening(subject, rules, tuple(dict.fromkeys(evidence)))
 
@@ -131,7 +131,7 @@ def _card_items(inputs: Inputs) -> Iterator[str]:
         yield f"{name}, {own['items']} items: {counts}{common}"
 
 
-def _rules(policy: Policy, annotators: tuple[str, ...], named: tuple[str, ...]) -> Iterator[str]:
+def _rules(policy: Policy, annotators: tuple[Available, ...], named: tuple[str, ...]) -> Iterator[str]:
     """Yield the rules and edits of a policy that read columns of the named annotators."""
     compiled, own = compile_policy(policy, annotators), tuple(f"{name}." for name in named)
     yield from (rule.text for _, rule in compiled.rules if any(name.startswith(own) for name in rule.columns))

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from plinth.errors import ExtensionError, MissingError
+from plinth.errors import ExtensionError, MissingError, RecipeError
 from plinth.extensions import Catalogue
 from plinth.recipe.recipe import Recipe
 from plinth_assets import (
@@ -75,8 +75,12 @@ def stages(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Return the stages sorted so that each stage follows the stages that produce its inputs."""
-    waiting, done = dict[str, Stage](), list[Stage]()
+    """Return the stages sorted so that each stage follows the stages that produce its inputs.
+
+    Raises:
+        RecipeError: stages need each other's outputs.
+    """
+    waiting, done, path = dict[str, Stage](), list[Stage](), list[str]()
     for stage in given:
         if waiting.setdefault(stage.asset, stage) is not stage:
             raise ExtensionError(
@@ -87,9 +91,18 @@ def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
             )
 
     def take(asset: str) -> None:
+        if asset in path:
+            raise RecipeError(
+                "assets of the recipe need each other",
+                found=" needs ".join([*path[path.index(asset) :], asset]),
+                expected="assets that need only earlier ones",
+                remedy="let models and rules that a bucket's policy uses read no bucket that is rewritten from it",
+            )
         if stage := waiting.pop(asset, None):
+            path.append(asset)
             for dep in stage.deps:
                 take(dep)
+            path.pop()
             done.append(stage)
 
     for stage in given:

@@ -11,6 +11,8 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.corpus.llm import answers, rewriting
+from plinth.corpus.llm.parameters import RewriteParams, endpoint_of
 from plinth.corpus.sources import files
 from plinth.corpus.sources.files import STAGE, SampledText
 from plinth.corpus.sources.parameters import Bucket
@@ -28,7 +30,7 @@ from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.initial import TEACHER
 from plinth.training.parameters.initial import InitialWeights
-from plinth_assets.framework import Inputs, Say, Stage, shared_owner
+from plinth_assets.framework import Inputs, Say, Stage, Suite, between, shared_owner
 from plinth_assets.framework.present import markdown, table
 from plinth_registry import releases, taint
 from plinth_registry.verified import verify_release
@@ -203,15 +205,54 @@ def _present_initial(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def sampled_stages(recipe: Recipe) -> list[Stage]:
-    """Return the teacher stage and the sampling stage of every bucket whose source is a model."""
-    models = [(name, bucket) for name, bucket in recipe.corpus.buckets.items() if written(name, bucket)]
-    return [stage for each in models for stage in _sampled(*each)]
+    """Return the teacher stage and the sampling stage of every bucket whose source is a model, and the stage of every
+    bucket that is derived from another bucket."""
+    found = list[Stage]()
+    for name, bucket in recipe.corpus.buckets.items():
+        if bucket.rewrites:
+            found.append(_rewritten(name, bucket, recipe))
+        elif written(name, bucket):
+            found += _sampled(name, bucket)
+    return found
 
 
 def written(name: str, bucket: Bucket) -> tuple[str, ...]:
-    """Return the key of the asset with a bucket's sampled text. The result is empty if the bucket's source is not a
-    model."""
-    return (f"{name}/{STAGE}",) if bucket.sources[0].kind == files.KIND else ()
+    """Return the key of the asset with the text that a model wrote for a bucket. The result is empty if the bucket's
+    sources have files."""
+    return (f"{name}/{STAGE}",) if bucket.sources[0].kind in files.WRITTEN_KINDS else ()
+
+
+def _rewritten(name: str, bucket: Bucket, recipe: Recipe) -> Stage:
+    params = RewriteParams.model_validate(bucket.sources[0].options)
+    origin, prompt = bucket.rewrites, f"lists/{params.prompt}"
+    endpoint = recipe.corpus.endpoints.get(params.endpoint)
+
+    def make(ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+        given = (inputs[f"{origin}/documents"], inputs[f"{origin}/policy"], inputs[prompt])
+        return rewriting.run(ctx, name, origin, params, endpoint_of(recipe.corpus.endpoints, params.endpoint), *given)
+
+    return Stage(
+        asset=f"{name}/{STAGE}",
+        deps=(f"{origin}/documents", f"{origin}/policy", prompt),
+        make=make,
+        version=f"{rewriting.VERSION}-{answers.VERSION}",
+        params=params.model_dump(mode="json", exclude={"endpoint"}) | {"origin": origin},
+        libraries=fingerprint.UNICODE,
+        group="sources",
+        description=f"Texts of the bucket {name}, which {params.model} derives from the documents of {origin}.",
+        owner=bucket.owner,
+        kinds=("json",),
+        suite=lambda made, _: Suite(f"rewritten-{name}", [{"documents": made.stats["documents"]}],
+                                    [between("documents", 1, None)]),
+        present=_present_rewritten,
+        max_price=endpoint.max_money if endpoint else None,
+    )  # fmt: skip
+
+
+def _present_rewritten(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rejects = sorted(made.stats["rejects"].items(), key=lambda one: (-one[1], one[0]))
+    counts = {name: value for name, value in made.stats.items() if isinstance(value, int)}
+    return counts | {"rejects": markdown(table(["reason", "documents"], rejects))}
 
 
 def _sampled(name: str, bucket: Bucket) -> list[Stage]:

@@ -13,7 +13,7 @@ from plinth.compute.context import Context, manifest
 from plinth.corpus import exclusions, lists
 from plinth.corpus.documents import documents
 from plinth.corpus.illegal_gate import gate_of
-from plinth.corpus.sources.files import KIND, STAGE
+from plinth.corpus.sources.files import STAGE, WRITTEN_KINDS
 from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.corpus.sources.record import EXCLUSIONS, identity
@@ -105,7 +105,7 @@ def _make_sources(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: 
 def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
     """Log the arrival time of a bucket's newest file, if its sources state a time. The freshness of its documents is
     measured from this time."""
-    outside = [source for source in bucket.sources if source.kind != KIND]
+    outside = [source for source in bucket.sources if source.kind not in WRITTEN_KINDS]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
         workspace_files.append(ctx, ARRIVED, name, at=max(known))

@@ -32,6 +32,7 @@ from plinth_assets.framework import (
     by_bucket,
     compares,
     each,
+    originals,
     rows_between,
     shared_owner,
 )
@@ -74,13 +75,13 @@ def removal_stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=removal_rates.ASSET,
-            deps=each(recipe, "documents", *sidecars(rules)),
+            deps=tuple(f"{name}/{kind}" for kind in ("documents", *sidecars(rules)) for name in originals(recipe)),
             make=partial(_make_removal, recipe, rules),
             version=removal_rates.VERSION,
             params=params,
             group="models",
-            description="Share of each bucket's text that model-based rules remove. In reference text, this share is "
-            "limited.",
+            description="Share of each original bucket's text that model-based rules remove. In reference text, this "
+            "share is limited.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
             schema=removal_rates.SCHEMA,
@@ -91,8 +92,8 @@ def removal_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _make_removal(recipe: Recipe, rules: tuple[LearnedRule, ...], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    documents = by_bucket(recipe, inputs, "documents")
-    annotations = {name: by_bucket(recipe, inputs, name) for name in sidecars(rules)}
+    documents = {bucket: inputs[f"{bucket}/documents"] for bucket in originals(recipe)}
+    annotations = {name: {bucket: inputs[f"{bucket}/{name}"] for bucket in documents} for name in sidecars(rules)}
     made = removal_rates.run(ctx, rules, documents, annotations)
     removal_rates.require_bound(ctx, made, documents, reference_of(recipe), recipe.corpus.max_reference_removed)
     return made
@@ -300,7 +301,7 @@ def curate_stages(recipe: Recipe) -> list[Stage]:
     return [
         stage
         for name, bucket in recipe.corpus.buckets.items()
-        for stage in (_verdicts(name, bucket.owner, _shared(recipe)), _curated(name, bucket.owner, recipe))
+        for stage in (_verdicts(name, bucket, _shared(recipe)), _curated(name, bucket.owner, recipe))
     ]
 
 
@@ -310,7 +311,8 @@ def _shared(recipe: Recipe) -> dict[str, str]:
     return {name: asset for name, asset in verdicts.ASSETS.items() if name in on}
 
 
-def _verdicts(name: str, owner: str, shared: dict[str, str]) -> Stage:
+def _verdicts(name: str, bucket: Bucket, shared: dict[str, str]) -> Stage:
+    shared = shared | ({"origin": f"{bucket.rewrites}/verdicts"} if bucket.rewrites else {})
     return Stage(
         asset=f"{name}/verdicts",
         deps=(f"{name}/documents", f"{name}/policy", *shared.values()),
@@ -319,7 +321,7 @@ def _verdicts(name: str, owner: str, shared: dict[str, str]) -> Stage:
         params={},
         group="verdicts",
         description=f"Decision on every document of {name}: train, held out or dropped, with the reason.",
-        owner=owner,
+        owner=bucket.owner,
         kinds=("parquet",),
         schema=verdicts.SCHEMA,
         present=_present_verdicts,

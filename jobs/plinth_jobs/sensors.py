@@ -9,7 +9,7 @@ import dagster as dg
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.sources.files import KIND
+from plinth.corpus.sources.files import WRITTEN_KINDS
 from plinth.corpus.sources.inventory import wanted_suffixes
 from plinth.errors import PlinthError, TrustError
 from plinth.recipe.recipe import Recipe
@@ -252,7 +252,7 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
         f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source), sized=False, hidden=source.hidden)
         for name, bucket in corpus.buckets.items()
         for index, source in enumerate(bucket.sources)
-        if source.kind != KIND
+        if source.kind not in WRITTEN_KINDS
     }
     return sources | {name: listing(location, folder) for name, location in named.items()}
 

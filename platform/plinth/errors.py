@@ -15,6 +15,7 @@
     │   ├── RejectRateError     more rejects than the recipe allows
     │   ├── RemovalRateError    a learned rule removes too much trusted text
     │   ├── CheckFailedError    a blocking check failed before publication
+    │   ├── EndpointError       a language model's endpoint is down, or cannot answer any question
     │   └── WorkerError         a worker died or raised
     ├── TrainingError        7  training, launching, checkpoints
     │   ├── CheckpointError     not committed, torn, or not matching its record
@@ -98,6 +99,10 @@ class RemovalRateError(StageError):
 
 
 class CheckFailedError(StageError):
+    pass
+
+
+class EndpointError(StageError):
     pass
 
 

@@ -244,6 +244,7 @@ class Stage:
         present: additional metadata for the UI.
         pool: concurrency pool.
         priority: among ready stages, higher values run first.
+        max_price: maximum price of one materialization, if the stage itself enforces a budget.
     """
 
     asset: str
@@ -265,6 +266,7 @@ class Stage:
     pool: str = "corpus"
     priority: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
+    max_price: float | None = None
 
     @property
     def code_version(self) -> str:
@@ -333,6 +335,12 @@ def attested(recipe: Recipe, stage: Stage) -> Stage:
 def each(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
     """Return the asset keys of the named stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
     return tuple(f"{bucket}/{kind}" for kind in kinds for bucket in recipe.corpus.buckets)
+
+
+def originals(recipe: Recipe) -> tuple[str, ...]:
+    """Return the buckets that are not rewritten from another bucket. Inputs of policies are read from these only, since
+    rewritten buckets depend on policies."""
+    return tuple(name for name, bucket in recipe.corpus.buckets.items() if not bucket.rewrites)
 
 
 def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:

@@ -339,7 +339,7 @@ def _digests(inputs: Inputs) -> dict[str, str]:
 def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     """Do the work within the budget, and record its cost. A job's ranks are reserved when it is submitted."""
     read = admission.input_bytes(inputs.values())
-    held = None if stage.group in NOT_CORPUS else admission.reserve_stage(ctx, stage.asset, read)
+    held = None if stage.group in NOT_CORPUS else admission.reserve_stage(ctx, stage.asset, read, stage.max_price)
     wall_s, cpu_s = time.monotonic(), time.process_time()
     try:
         manifest = stage.make(ctx, inputs, say)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
+from plinth.corpus.annotate.base import available
 from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.evaluation.comparison.pairs import Pairs, align, chosen, groups, labelled, part_table
 from plinth.evaluation.measurement import Figures, Stats
@@ -66,7 +67,7 @@ def _check_slices(recipe: Recipe) -> None:
     }
     if slices:
         own = {f"{choice.DOCUMENTS}.{field.name}": field.type for field in BASE}
-        types = choice.as_in_ledger(columns_of(annotators)) | own
+        types = choice.as_in_ledger(columns_of(available(recipe.corpus.annotate))) | own
         for name, text in slices.items():
             choice.read(text, types, f"{choice.WHERE}.{name}")
 

@@ -63,6 +63,8 @@ def _show(trace: Mapping[str, Any]) -> None:
     for text in preview:
         output.say(f"    | {output.plain_markup(text)}")
     _section("source", trace.get("source", {}))
+    for origin in trace.get("derived_from", []):
+        _section("derived from", origin)
     _section("scores", {name: _line(columns) for name, columns in trace.get("scores", {}).items()})
     for name in ("policy", "verdict", "holdout", "contamination", "protected", "curated"):
         if trace.get(name):

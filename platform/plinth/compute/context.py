@@ -79,7 +79,8 @@ class TaskShare:
 
 
 class StepCost(Frozen):
-    """Cost of a step's tasks, and the number of items whose results were already in the step cache."""
+    """Cost of a step's tasks, and the number of items whose results were already in the step cache. `tokens` are those
+    of language models at endpoints, and `endpoint_price` is their price."""
 
     tasks: int = 0
     spared: int = 0
@@ -88,6 +89,8 @@ class StepCost(Frozen):
     written: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    tokens: int = 0
+    endpoint_price: float = 0.0
 
     def __add__(self, other: StepCost) -> StepCost:
         return StepCost(**{name: value + getattr(other, name) for name, value in self})

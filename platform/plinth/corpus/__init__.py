@@ -8,6 +8,7 @@
     lists       lists supplied by the user, stored as files and read as memory-mapped tables or lexicons
     models/     classifiers, taggers and n-gram models trained on buckets of the corpus
     annotate/   scores, labels and spans as sidecars
+    llm/        answers of language models about documents, and documents rewritten by them
     policy/     rules over columns that keep or drop documents, with reasons and edits; what-if
     slices/     error rates of the gates, measured on labeled documents; labels of reviewers
     dedup/      exact, near, semantic, line and substring deduplication; each cluster keeps one document

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
+from plinth.corpus.llm.rewriting import made_from_training, read_trained, trained
 from plinth.corpus.policy.compiled_policy import GATE_REASONS
 from plinth.corpus.policy.policy import merged
 from plinth.corpus.protected.protected import REASONS as protected_reasons
@@ -25,7 +26,7 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import EDIT_TYPE, iter_aligned, iter_batches, read_row, write_batches
 from plinth.storage.store import Store
-from plinth_text.arrays import I64
+from plinth_text.arrays import I64, U64
 
 VERSION = "2"
 
@@ -44,7 +45,9 @@ SCHEMA = pa.schema(
 #: Stages of every recipe, in order.
 STAGES = ("policy", "exact", "near", "holdout", "contamination")
 #: The same with optional stages.
-CASCADE = ("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination", "protected")
+CASCADE = (
+    *("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination", "protected", "source"),
+)
 #: Stages with survivors in their sidecars.
 DEDUP = ("exact", "near", "semantic", "lines", "substring")
 DECISIONS = ("train", "heldout", "drop")
@@ -56,7 +59,10 @@ REASONS = {
     "lines": "mostly_repeated_lines",
     "substring": "mostly_repeated",
     "contamination": "contaminated",
+    "source": "source_not_trained",
 }
+#: The stage of rewritten documents whose source is dropped or held out.
+SOURCE = "source"
 #: The stage of the reasons that protected sets give.
 PROTECTED = "protected"
 #: By reason, the stage that gives it; any other reason is a rule of a policy.
@@ -104,6 +110,7 @@ def run(
     lines: Manifest | None = None,
     substring: Manifest | None = None,
     protected: Manifest | None = None,
+    origin: Manifest | None = None,
 ) -> Manifest:
     """Compute the decision for every document of a bucket.
 
@@ -111,6 +118,8 @@ def run(
         documents, policy: manifests of this bucket.
         exact, near, holdout, contamination: manifests over all buckets.
         semantic, lines, substring, protected: manifests over all buckets, if these stages are enabled.
+        origin: for rewritten documents, the verdicts on their sources. Documents with a source that is not trained on
+            are dropped.
 
     Returns:
         Manifest of `part-*` with `SCHEMA`, aligned with the documents. Statistics: `documents`, `bytes`,
@@ -126,26 +135,36 @@ def run(
     sides = {name: one for name, one in given.items() if one is not None}
     places = slots({bucket_name: documents}, policy={bucket_name: policy}, **sides)
     step = Step(name="verdicts", version=VERSION)
+    listed = None if origin is None else trained(ctx, origin)
+    own = () if listed is None else (listed.blob.sha256,)
     items = [
-        Item((slot.documents.blob.sha256, *(one.blob.sha256 for one in slot.sides.values())), slot, slot.documents.rows)
+        Item(
+            (slot.documents.blob.sha256, *(one.blob.sha256 for one in slot.sides.values()), *own),
+            (slot, listed),
+            slot.documents.rows,
+        )
         for slot in places
     ]
     asset = f"{bucket_name}/verdicts"
     parts = renamed((made for (made,) in run_items(ctx, step, _judge, items, label=asset, unit="documents")), "part")
     inputs = {f"{bucket_name}/documents": documents, f"{bucket_name}/policy": policy}
     inputs |= {ASSETS[name]: one for name, one in sides.items()}
+    inputs |= {} if origin is None else {origin.asset: origin}
     return manifest(asset, step, inputs, parts, _Count().stats() | add_stats(parts))
 
 
-def _judge(store: Store, slot: Slot) -> tuple[Part, ...]:
+def _judge(store: Store, task: tuple[Slot, Part | None]) -> tuple[Part, ...]:
+    slot, listed = task
     count = _Count()
-    part = write_batches(store, slot.documents.name, SCHEMA, _batches(store, slot, count))
+    made = None if listed is None else read_trained(store, listed)
+    part = write_batches(store, slot.documents.name, SCHEMA, _batches(store, slot, count, made))
     return (part.model_copy(update={"stats": count.stats()}),)
 
 
-def _batches(store: Store, slot: Slot, count: _Count) -> Iterator[pa.RecordBatch]:
+def _batches(store: Store, slot: Slot, count: _Count, listed: U64 | None) -> Iterator[pa.RecordBatch]:
     stages = [name for name in CASCADE if name in slot.sides]
-    sources = [(slot.documents, ["id"]), *((slot.sides[name], _COLUMNS[name]) for name in stages)]
+    columns = ["id"] if listed is None else ["id", "extra"]
+    sources = [(slot.documents, columns), *((slot.sides[name], _COLUMNS[name]) for name in stages)]
     for ids, *read in iter_aligned(store, *sources):
         side = dict(zip(stages, read, strict=True))
         taken = _taken(side)
@@ -156,6 +175,10 @@ def _batches(store: Store, slot: Slot, count: _Count) -> Iterator[pa.RecordBatch
                 reason = pc.if_else(taken[name], REASONS[name], reason)
         if "protected" in side:
             reason = pc.coalesce(reason, side["protected"].column("reason"))
+        if listed is not None:
+            free = pc.and_not(pc.is_null(reason), taken["holdout"])
+            taken[SOURCE] = pc.and_not(free, made_from_training(ids.column("extra"), listed))
+            reason = pc.if_else(taken[SOURCE], REASONS[SOURCE], reason)
         decision = pc.if_else(taken["holdout"], "heldout", pc.if_else(pc.is_valid(reason), "drop", "train"))
         cluster, size = _cluster(side)
         edits = _edits([side[name].column("edits") for name in stages if name in EDITING])

@@ -33,6 +33,7 @@ from plinth.training.supervise.result import Allowance
 #
 # Without a limit no job is refused and no allowance is written, but every submission is recorded in the ledger.
 
+
 def submit(ctx: Context, config: RunConfig) -> Handle:
     """Submit a job, or find its live job, if its cost stays within the limits of the ledger.
 
@@ -209,10 +210,11 @@ def input_bytes(inputs: Iterable[Manifest]) -> int:
     return sum(part.blob.bytes for manifest in inputs for part in manifest.parts)
 
 
-def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
+def reserve_stage(ctx: Context, asset: str, inputs_bytes: int, max_price: float | None = None) -> Reservation | None:
     """Reserve the cost of materializing an asset in the ledger.
 
-    Return None if the workspace has neither budget settings nor limits.
+    Return None if the workspace has neither budget settings nor limits. `max_price` is a bound that the stage itself
+    enforces, if there is one.
 
     Raises:
         BudgetError: the cost could exceed a limit.
@@ -228,6 +230,9 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
     if not stated and not ledger.limits(now):
         return None
     most = stage_bound(load(ctx.workspace, asset), inputs_bytes, settings.prices, settings.margin)
+    reason = "no earlier materialization" if most is None else "the last materialization"
+    if max_price is not None:
+        most, reason = max_price, "the budget of its endpoint"
     share = "" if ctx.share is None else f" {ctx.share}"
     wanted = Reservation(
         id=uuid.uuid4().hex,
@@ -241,7 +246,7 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
         price=round(settings.prices.core_hour * MICROS),
         spot=False,
         reserved=UNBOUNDED if most is None else max(UNBOUNDED, round(most * MICROS)),
-        reason="no earlier materialization" if most is None else "the last materialization",
+        reason=reason,
         work="",
         before_s=0.0,
         made=now,
@@ -259,9 +264,10 @@ def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> Non
 
 
 def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:
-    """Return the price of the cores and requests of one materialization."""
-    hours = (cost.tasks.cpu_s + cost.driver_cpu_s) / 3600
-    return hours * prices.core_hour + prices.requests(cost.tasks.opened, cost.tasks.written)
+    """Return the price of the cores, requests and language model tokens of one materialization."""
+    own = cost.tasks
+    hours = (own.cpu_s + cost.driver_cpu_s) / 3600
+    return hours * prices.core_hour + prices.requests(own.opened, own.written) + own.endpoint_price
 
 
 def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:

@@ -17,11 +17,13 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.corpus import verdicts
 from plinth.corpus.canaries import BUCKET as CANARIES
+from plinth.corpus.llm.rewriting import SOURCES
 from plinth.corpus.policy.compiled_policy import COLUMNS, TEXTS
 from plinth.corpus.policy.expressions import column_name, syntax
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import published
 from plinth.corpus.protected import protected
+from plinth.corpus.sources.files import REWRITE
 from plinth.corpus.sources.parameters import source_of
 from plinth.errors import MissingError
 from plinth.provenance import document_rows
@@ -38,7 +40,7 @@ LEFT_OUT = "left out at random: no copy was planted, and no step read it"
 #: Assets of a bucket that are not scores. They have their own sections, or no readable row per document.
 NO_SCORES = frozenset(
     {"documents", "sources", "minhash", "policy", "verdicts", "curated", "lines", "substring", "semantic"}
-    | {"shards", "packed", "trace_index"}
+    | {"shards", "packed", "trace_index", "teacher", "sampled"}
 )
 #: Stages with a section of their own, in addition to the duplicates.
 _OWN_SECTION = frozenset({"holdout", "contamination", "protected"})
@@ -48,7 +50,8 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     """Return all facts about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
 
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject`, `canary` or `undecided`), `reason`,
-    `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`, `rules`
+    `source` (facts and terms of its source), `derived_from` (for a rewritten document, its sources with their address,
+    license and verdict), `document`, `scores` (annotator -> column -> value), `policy`, `rules`
     (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with members of
     clusters), `holdout`, `contamination`, `protected` (set and item, and the words that item and document share),
     `verdict`, `edits` (removed text and reason; for personal data only the length), `curated`, `tokens`, `training`
@@ -123,6 +126,9 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     trace |= {"status": "undecided", "reason": None}
     origin = _source(place, facts)
     trace |= {"source": origin} if origin else {}
+    named = facts["extra"].get(SOURCES) if origin.get("kind") == REWRITE else ()
+    derived_from = [_origin(ctx, one) for one in named or ()]
+    trace |= {"derived_from": derived_from} if derived_from else {}
     trace["document"] = facts | {"part": place.source.name, "row": place.row}
     stale: list[str] = []
     trace["scores"] = _scores(ctx, place, stale)
@@ -131,6 +137,17 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     _reasons(ctx, place, trace, text)
     _after(ctx, trace)
     return trace | ({"stale": sorted(stale)} if stale else {})
+
+
+def _origin(ctx: Context, named: dict[str, Any]) -> dict[str, Any]:
+    """Return the source of a rewritten document as it is published now; only its id and digest if it was removed."""
+    try:
+        (place, *_) = document_rows.locate(ctx, named["id"])
+    except MissingError:
+        return dict(named)
+    row = document_rows.plain(read_row(ctx.store, place.source, place.row, ["uri", "licence"]))
+    judged = _row(ctx, place, f"{place.bucket}/verdicts", "part-", []) or {}
+    return {**named, **row} | {name: judged.get(name) for name in ("decision", "reason")}
 
 
 def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,12 +57,12 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
             with suppress(RecipeError):
                 known[name] = ANNOTATORS.find(name)
             yield from _resources(corpus, name, given, known)
-        meant = _meant(chosen, known, ANNOTATORS)
+        meant = {name: chosen.get(name) for name in _meant(chosen, known, ANNOTATORS)}
         for name, why in REQUIRED.items():
             if name not in meant:
                 yield ("corpus", "annotate"), f"`{name}` is missing", why
         yield from _policies(corpus, meant)
-        yield from problems_of_gates(corpus, tuple(meant))
+        yield from problems_of_gates(corpus, meant)
         if not data.get("test"):
             yield from problems_of_evidence(corpus)
         yield from _axes(data.get("shards"), meant)
@@ -89,6 +89,9 @@ def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[
         params = known[name].params.model_validate(given or {})
     except ValidationError:
         return  # reported by `_annotator`
+    endpoint, have = getattr(params, "endpoint", None), corpus.get("endpoints") or {}
+    if endpoint is not None and endpoint not in have:
+        yield ("corpus", "annotate", name, "endpoint"), f"there is no endpoint {endpoint!r}", nearest(endpoint, have)
     for key in known[name].needs(params):
         kind, _, resource = key.partition("/")
         have = corpus.get(kind) or {}
@@ -113,7 +116,12 @@ def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
             yield at, error.what.removeprefix(f"corpus.models.{name}: "), error.remedy or f"have: {error.expected}"
             continue
         yield from retired(chosen.params, {key: value for key, value in raw.items() if key != "kind"}, at)
-        for what, wanted, have in (("bucket", chosen.buckets(params), buckets), ("list", chosen.lists(params), lists)):
+        read = [one.partition("/")[2] for one in chosen.sidecars(params)]
+        for what, wanted, have in (
+            ("bucket", chosen.buckets(params), buckets),
+            ("list", chosen.lists(params), lists),
+            ("annotator", dict.fromkeys(read), corpus.get("annotate") or {}),
+        ):
             for one in wanted:
                 if one not in have:
                     yield at, f"there is no {what} {one!r}", nearest(one, have)
@@ -159,11 +167,12 @@ def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
                     )
 
 
-def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
+def _policies(corpus: Mapping[str, Any], chosen: Mapping[str, Any]) -> Iterator[Found]:
     """Check that every expression parses and names existing columns."""
+    from plinth.corpus.annotate.base import available
     from plinth.corpus.policy.compiled_policy import columns_of
 
-    types = columns_of(tuple(chosen))
+    types = columns_of(available(chosen))
     policies = corpus.get("policies")
     for name, policy in policies.items() if isinstance(policies, dict) else ():
         if isinstance(policy, dict):
@@ -172,7 +181,7 @@ def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Foun
             yield from _edits(("corpus", "policies", name, "edits"), policy.get("edits"), types)
 
 
-def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
+def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Mapping[str, Any]) -> Iterator[Found]:
     """Check that every annotator that a policy profile needs is in the recipe with the required parameters."""
     from plinth.corpus.annotate.base import annotator
     from plinth.corpus.policy.profiles import PROFILES
@@ -222,13 +231,14 @@ def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
                 yield (*at, index, "drop"), error.what.removeprefix(f"{WHERE}: "), hint
 
 
-def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
+def _axes(shards: Any, chosen: Mapping[str, Any]) -> Iterator[Found]:
     """Check that every column that divides shards is written by an annotator of the recipe."""
+    from plinth.corpus.annotate.base import available
     from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.tokens.shards.parameters import AXES
 
     axes = shards.get("axes") if isinstance(shards, dict) else None
-    types = columns_of(tuple(chosen))
+    types = columns_of(available(chosen))
     for index, axis in enumerate(axes if isinstance(axes, list) else ()):
         column = AXES.get(axis, axis) if isinstance(axis, str) else None
         if column is not None and column not in types:
@@ -236,18 +246,19 @@ def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
             yield ("shards", "axes", index), f"axis {axis} needs the column {column}, which no annotator writes", hint
 
 
-def _slices(evaluation: Any, chosen: Sequence[str]) -> Iterator[Found]:
+def _slices(evaluation: Any, chosen: Mapping[str, Any]) -> Iterator[Found]:
     """Check that every evaluation slice reads existing columns.
 
     Slices with columns of other stages are not checked, because these columns exist only in the ledger.
     """
+    from plinth.corpus.annotate.base import available
     from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.evaluation.slices.choice import as_in_ledger, from_other_stages, read
 
     slices = evaluation.get("slices") if isinstance(evaluation, dict) else None
-    types = as_in_ledger(columns_of(tuple(chosen)))
+    types = as_in_ledger(columns_of(available(chosen)))
     for name, text in slices.items() if isinstance(slices, dict) else ():
-        if isinstance(text, str) and not from_other_stages(text, chosen):
+        if isinstance(text, str) and not from_other_stages(text, tuple(chosen)):
             try:
                 read(text, types, WHERE)
             except RecipeError as error:

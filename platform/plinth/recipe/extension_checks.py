@@ -317,7 +317,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 Section = Mapping[str, Any]
 
 
-def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[Found]:
+def problems_of_gates(corpus: Section, annotators: Mapping[str, Any]) -> Iterator[Found]:
     """Yield key, problem and hint for each gate that does not exist, or whose rules are missing or invalid."""
     from plinth.corpus.slices.measured_gates import measured_gate, rule_of
 

@@ -12,9 +12,11 @@ from pydantic_core import PydanticCustomError
 from plinth.corpus.canaries import BUCKET as CANARIES
 from plinth.corpus.canaries import LONGEST, SHORTEST, Canaries, document_tokens
 from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.llm.parameters import Endpoint
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected.parameters import Contamination, Holdout, Protected
 from plinth.corpus.slices.rates import GateSlices
+from plinth.corpus.sources.inventory import PER_DOCUMENT
 from plinth.corpus.sources.parameters import Bucket, Documents, Illegal
 from plinth.errors import RecipeError
 from plinth.evaluation.parameters import Evaluation, Probes
@@ -53,6 +55,11 @@ class Corpus(Frozen):
     lists: Mapping[Name, str] = Field(
         default_factory=dict,
         description="Your lists (blocked domains, words, hashes) by name: a file or folder, relative to `input/`.",
+    )
+    endpoints: Mapping[Name, Endpoint] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Servers of language models with an OpenAI-compatible API, by name; they are part of no identity.",
     )
     slices: Mapping[Name, GateSlices] = Field(
         default_factory=dict,
@@ -171,7 +178,7 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
-        problems = [*_names(self), *_policies(self), *_reference(self), *_samples(self)]
+        problems = [*_names(self), *_policies(self), *_reference(self), *_samples(self), *_rewrites(self)]
         if self.mixture is None:
             problems += _without_mixture(self)
         else:
@@ -267,6 +274,31 @@ def _reference(recipe: Recipe) -> Iterator[Found]:
         if bucket not in recipe.corpus.buckets:
             have = nearest(bucket, recipe.corpus.buckets)
             yield ("corpus", "reference_buckets", index), f"no bucket {bucket!r}{have}"
+
+
+def _rewrites(recipe: Recipe) -> Iterator[Found]:
+    """Report rewritten buckets that lack their origin, endpoint or prompt, or claim more rights than their origin."""
+    corpus = recipe.corpus
+    for name, bucket in corpus.buckets.items():
+        if not bucket.rewrites:
+            continue
+        source, origin = bucket.sources[0], corpus.buckets.get(bucket.rewrites)
+        at = ("corpus", "buckets", name, "sources", 0)
+        if origin is None or origin.rewrites:
+            what = "is itself rewritten" if origin else f"is not a bucket{nearest(bucket.rewrites, corpus.buckets)}"
+            yield (*at, "path"), f"{bucket.rewrites!r} {what}"
+        if source.licence != PER_DOCUMENT:
+            yield (*at, "licence"), f"must be `{PER_DOCUMENT}`: a text keeps the license of its source"
+        for use, allowed in source.terms:
+            if allowed and origin and not all(getattr(one.terms, use) for one in origin.sources):
+                yield (*at, "terms", use), f"is true, but the terms of a source of {bucket.rewrites} forbid it"
+        if name in corpus.reference_buckets:
+            yield ("corpus", "reference_buckets"), f"{name} is rewritten; trusted reference text comes from people"
+        if not source.terms.train:
+            yield (*at, "terms", "train"), "is false, so the bucket cannot be trained on"
+        for option, section, have in (("endpoint", "endpoints", corpus.endpoints), ("prompt", "lists", corpus.lists)):
+            if (wanted := source.options.get(option)) not in have:
+                yield (*at, "options", option), f"{wanted!r} is not in `corpus.{section}`"
 
 
 def _samples(recipe: Recipe) -> Iterator[Found]:

@@ -264,8 +264,11 @@ def _annotators() -> Iterator[str]:
     yield "of `licence.permitted` is `corpus.permitted_licences`."
     for annotator in map(ANNOTATORS.find, ANNOTATORS.built_in):
         yield from ("", f"### `{annotator.name}`", "", f"{annotator.description} {annotator.source}", "")
-        if _fields(annotator.params):
-            yield from (*_table(annotator.params, f"corpus.annotate.{annotator.name}"), "")
+        for path, model in _models(annotator.params, f"corpus.annotate.{annotator.name}"):
+            if model is not annotator.params:
+                yield from (f"### `{path}`", "", _first_paragraph(model), "")
+            if _fields(model):
+                yield from (*_table(model, path), "")
         yield "| column | type |"
         yield "|---|---|"
         for field in annotator.schema:

@@ -35,7 +35,7 @@ from plinth_registry.exports import EXPORT_NOTES
 from plinth_registry.signing import directory_of
 
 #: Stages whose published state must be free of the text before it counts as removed.
-TEXT_STAGES = ("documents", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
+TEXT_STAGES = ("documents", "sampled", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
 #: Stages listed with their model.
 _MODEL_STAGES = ("run", "checkpoint", "candidate", "release")
 _UNTIL_GC = "until `plinth ops gc --delete` deletes it, once no run, candidate, signed record or pin needs it"

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.near.index import Match, open_published
 from plinth.corpus.documents.removal import TextRules, look, taken_rows
 from plinth.corpus.exclusions import Alike, Exclusion, Kind, TextSignature, normal, sign_texts
+from plinth.corpus.llm.rewriting import MARK
 from plinth.errors import MissingError, RequestError
 from plinth.provenance.document_rows import DOCUMENTS, published
 from plinth.records import Manifest
@@ -37,6 +39,7 @@ from plinth_audit.trace.tracer import Tracer
 #: Maximum candidates of the near-duplicate index whose texts are compared.
 CANDIDATES = 1000
 SAME, NEAR, SPAN = "same text", "near duplicate", "verbatim span"
+DERIVED = "derived from a match by a language model"
 #: Maximum number of documents listed; the count covers all.
 LISTED = 1000
 COLUMNS = ["id", "bucket", "uri", "licence", "decision", "reason", "stage", "cluster", "shard", "position", "tokens"]
@@ -132,11 +135,25 @@ def _found(ctx: Context, parts: Sequence[IndexedPart], kind: Kind, value: str, w
     near = {at: np.setdiff1d(rows, direct.get(at, nothing)) for at, rows in others.items()}
     seen = {row.id for row in first}
     listed = [*first, *(row for row in _details(ctx, parts, near, lambda _: NEAR) if row.id not in seen)]
-    every = {at: np.union1d(direct.get(at, nothing), near.get(at, nothing)) for at in {*direct, *near}}
+    made = _derived_from(ctx, parts, {row.uri for row in listed})
+    listed += [row for row in _details(ctx, parts, made, lambda _: DERIVED) if row.id not in {one.id for one in listed}]
+    every = {at: reduce(np.union1d, (one.get(at, nothing) for one in (direct, near, made)))
+             for at in {*direct, *near, *made}}  # fmt: skip
     published = {parts[at].part.name: int(rows.size) for at, rows in sorted(every.items()) if parts[at].published}
     earlier = sum(int(rows.size) for at, rows in every.items() if not parts[at].published)
     shards = _shards(ctx, parts, every)
     return FoundDocuments(kind, value, tuple(_distinct(listed)), published, earlier, shards)
+
+
+def _derived_from(ctx: Context, parts: Sequence[IndexedPart], uris: Collection[str]) -> dict[int, Rows]:
+    """Return the rows of documents that were rewritten from documents with these addresses."""
+    found = {}
+    for at, rows in _rows(ctx, parts, {("url", exclusions.address(uri)): "" for uri in uris}).items():
+        batches = sorted_runs.iter_rows(ctx.store, parts[at].part, ["uri"], rows)
+        named = [uri for batch in batches for uri in batch.column("uri").to_pylist()]
+        own = np.array([MARK in uri and uri.rpartition(MARK)[0] in uris for uri in named], np.bool_)
+        found[at] = rows[own]
+    return {at: rows for at, rows in found.items() if rows.size}
 
 
 def _rows(ctx: Context, parts: Sequence[IndexedPart], wanted: Wanted) -> dict[int, Rows]:

@@ -34,6 +34,7 @@ from plinth.corpus import annotate
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.documents import documents
 from plinth.corpus.illegal_gate import IllegalGate, gate_of
+from plinth.corpus.llm.parameters import Endpoint
 from plinth.corpus.policy import policy
 from plinth.corpus.protected.protected import REASONS as PROTECTED_REASONS
 from plinth.corpus.sidecars import Slot, slots
@@ -132,7 +133,7 @@ def take(
     made = manifest(f"{BUCKET}/documents", whole, {}, [*parts, *rejects], stats)
     scores: dict[str, Manifest] = {}
     for name in sorted(annotators, key=lambda one: bool(annotate.annotator(one).after)):
-        scores[name] = _annotated(ctx, scratch, name, annotators[name], made, scores)
+        scores[name] = _annotated(ctx, scratch, name, annotators[name], made, scores, corpus.endpoints)
     judged = policy.run(scratch, BUCKET, corpus.policies[bucket.policy], made, scores, corpus.rights())
     sizes = sum(file.bytes for _, file in taken.files)
     return SourceSample(len(taken.files), sizes, of_files, of_bytes, made, judged, scores)
@@ -198,7 +199,13 @@ def _rank(seed: int, name: str) -> bytes:
 
 
 def _annotated(
-    ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any], made: Manifest, before: Mapping[str, Manifest]
+    ctx: Context,
+    scratch: Context,
+    name: str,
+    raw: Mapping[str, Any],
+    made: Manifest,
+    before: Mapping[str, Manifest],
+    endpoints: Mapping[str, Endpoint],
 ) -> Manifest:
     """Run one annotator over the sample, with the workspace's models and lists. The annotators in `before` have run
     already."""
@@ -210,7 +217,7 @@ def _annotated(
             target.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 os.symlink(ctx.store.open_path(part.blob).resolve(), target)
-    return annotate.run(scratch, BUCKET, name, raw, made, resources, sidecars=before)
+    return annotate.run(scratch, BUCKET, name, raw, made, resources, sidecars=before, endpoints=endpoints)
 
 
 U32 = npt.NDArray[np.uint32]

@@ -12,12 +12,14 @@ rows in the same order as the documents, but no text.
                         lists of illegal content
     rules/              scores of published rule sets: C4, FineWeb, Gopher, RedPajama, RefinedWeb, Dolma
     pii/                spans of personal data and secrets, with replacements
+    llm                 answers of a language model about a sample of the documents
+    student             probability of a language model's label, by a classifier that learned its labels
     learned             perplexity under an n-gram model; similarity to reference text; topic or function; toxicity
 
 Thresholds do not belong here: policies apply them to the columns later.
 """
 
-from plinth.corpus.annotate.base import ANNOTATORS, Annotator, annotator, parameters
+from plinth.corpus.annotate.base import ANNOTATORS, Annotator, annotator, parameters, resolved
 from plinth.corpus.annotate.stage import libraries, run
 
-__all__ = ["ANNOTATORS", "Annotator", "annotator", "libraries", "parameters", "run"]
+__all__ = ["ANNOTATORS", "Annotator", "annotator", "libraries", "parameters", "resolved", "run"]

@@ -7,7 +7,7 @@ published as a separate package.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth.compute.context import Context
 from plinth.corpus.lists import ListTable
+from plinth.corpus.llm.parameters import Endpoint
+from plinth.errors import RecipeError
 from plinth.extensions import Catalogue
-from plinth.records import Frozen
+from plinth.records import Frozen, Manifest
 from plinth.storage.parts import EDIT_TYPE
 
 #: Files of an annotator's resources: resource key -> part name -> path of a read-only local copy.
@@ -26,6 +29,12 @@ Files = Mapping[str, Mapping[str, Path]]
 
 #: Key under which `prepare` finds the files of `Annotator.tables`.
 TABLES = "tables"
+#: Name in `Annotator.after` of the manifest that `Annotator.asks` returns.
+ANSWERS = "answers"
+#: `(ctx, asset, params, documents, resources, endpoints) -> answers, aligned with the documents`.
+Ask = Callable[[Context, str, Any, Manifest, Mapping[str, Manifest], Mapping[str, Endpoint]], Manifest]
+#: Annotator whose columns can be named: its name, with its columns if they depend on its parameters.
+Available = str | tuple[str, pa.Schema]
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,9 @@ class Annotator:
             mapping.
         prepare: `(params, files of the resources) -> second argument of annotate`, called once per worker process and
             set of files; if None, `annotate` gets the parameters.
+        columns: function that returns the columns of the sidecar for given parameters. If None, they are `schema`.
+        asks: function that asks an endpoint about the documents before the workers start. `annotate` reads the columns
+            of its manifest as `answers.COLUMN`.
     """
 
     name: str
@@ -74,19 +86,26 @@ class Annotator:
     libraries: Callable[[Any], tuple[str, ...]] | None = None
     tables: Callable[[Any, Files], Mapping[str, ListTable]] | None = None
     prepare: Callable[[Any, Files], Any] | None = None
+    columns: Callable[[Any], pa.Schema] | None = None
+    asks: Ask | None = None
 
     def needs(self, params: Any) -> tuple[str, ...]:
         """Return the keys of the resources that the annotator reads with these parameters."""
         return self.resources(params) if self.resources else ()
 
     @property
-    def sidecars(self) -> dict[str, list[str]]:
-        """Return the columns listed in `after`, grouped by the annotator that writes them."""
+    def aligned(self) -> dict[str, list[str]]:
+        """Return the columns listed in `after`, grouped by the sidecar that has them."""
         found: dict[str, list[str]] = {}
         for name in self.after:
             other, _, column = name.partition(".")
             found.setdefault(other, []).append(column)
         return found
+
+    @property
+    def sidecars(self) -> dict[str, list[str]]:
+        """Return the columns listed in `after`, grouped by the annotator that writes them."""
+        return {name: columns for name, columns in self.aligned.items() if name != ANSWERS}
 
 
 Integers = npt.NDArray[np.integer]
@@ -128,7 +147,7 @@ def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: 
 TAKEN = ("sources", "documents", "minhash", "policy", "verdicts", "curated", "shards", "packed")
 
 #: Annotators that a recipe can use several times: `fasttext_dclm`, `fasttext_topic`.
-REPEATED = ("fasttext", "transformer")
+REPEATED = ("fasttext", "transformer", "llm", "student")
 
 #: Built-in annotators, and annotators of installed packages (entry points of the group `plinth.annotators`).
 ANNOTATORS = Catalogue(
@@ -159,6 +178,8 @@ ANNOTATORS = Catalogue(
         "fasttext": "plinth.corpus.annotate.language:FASTTEXT",
         "transformer": "plinth.corpus.annotate.language:TRANSFORMER",
         "fineweb2": "plinth.corpus.annotate.rules.fineweb:FINEWEB2",
+        "student": "plinth.corpus.annotate.student:ANNOTATOR",
+        "llm": "plinth.corpus.annotate.llm:ANNOTATOR",
     },
     reserved=TAKEN,
     repeated=REPEATED,
@@ -183,3 +204,28 @@ def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
     """
     found: Frozen = ANNOTATORS.parameters(name, raw, f"corpus.annotate.{name}")
     return found
+
+
+def resolved(name: str, params: Frozen) -> Annotator:
+    """Return an annotator with the columns that it writes with these parameters."""
+    found = annotator(name)
+    return found if found.columns is None else replace(found, schema=found.columns(params))
+
+
+def available(annotators: Mapping[str, Any]) -> tuple[Available, ...]:
+    """Return annotators in a form from which `columns_of` finds their columns.
+
+    Args:
+        annotators: parameters in the recipe, or manifests of sidecars, by annotator.
+    """
+    return tuple(
+        name if annotator(name).columns is None else (name, _schema(name, given)) for name, given in annotators.items()
+    )
+
+
+def _schema(name: str, given: Any) -> pa.Schema:
+    raw = given.params["params"] if isinstance(given, Manifest) else given or {}
+    try:
+        return resolved(name, parameters(name, raw)).schema
+    except RecipeError:  # reported where the recipe's parameters are checked
+        return annotator(name).schema

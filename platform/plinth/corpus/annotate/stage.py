@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.corpus.annotate import external
-from plinth.corpus.annotate.base import TABLES, Annotator, annotator, parameters
+from plinth.corpus.annotate.base import ANSWERS, TABLES, Annotator, annotator, parameters, resolved
 from plinth.corpus.annotate.external import BATCH_ROWS
+from plinth.corpus.llm.parameters import Endpoint
 from plinth.corpus.sidecars import slots
 from plinth.errors import MissingError, StageError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
@@ -75,6 +76,7 @@ def run(
     *,
     beside: Mapping[str, Mapping[str, Any]] | None = None,
     sidecars: Mapping[str, Manifest] | None = None,
+    endpoints: Mapping[str, Endpoint] | None = None,
 ) -> Manifest:
     """Write the sidecar of one annotator over one bucket. If the context has a program for the annotator, the program
     computes the rows; they are checked and identified as if this process had computed them.
@@ -85,6 +87,7 @@ def run(
             if their resources are available. Their stages then find the sidecars in the step cache. The sidecar of
             this annotator is the same without them.
         sidecars: manifests of the bucket's sidecars from the annotators listed in `Annotator.after`.
+        endpoints: endpoints of language models in the recipe, by name.
 
     Returns:
         Manifest of `part-*`, aligned with the files of `documents`. Statistics: `documents`; `columns`, by name: for
@@ -97,6 +100,7 @@ def run(
         RecipeError: the annotator or a parameter does not exist.
         StageError: the annotator or its program returned invalid rows or columns.
         MissingError: a resource that the annotator needs is missing.
+        BudgetError, EndpointError, RejectRateError: a language model did not answer all questions.
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
     read = _resources(chosen, params, given)
@@ -106,6 +110,8 @@ def run(
     companions = {} if by_program else {name: raw for name, raw in (beside or {}).items() if name != annotator_name}
     others = _beside(ctx, given, companions)
     asset = f"{bucket_name}/{annotator_name}"
+    if chosen.asks is not None:
+        before[ANSWERS] = chosen.asks(ctx, asset, params, documents, read, endpoints or {})
     found = slots({bucket_name: documents}, **{name: {bucket_name: made} for name, made in before.items()})
     items = [_item(ctx, request, others, slot.documents, slot.sides) for slot in found]
     if by_program:
@@ -135,7 +141,7 @@ def _request(
     """Return the request for one annotator, which can be used for every data file, and the tables built from its
     resources."""
     # Sort by name, so that a model supplied as a folder has the same identity as the trained model.
-    named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
+    named = ((key, part.name, part.blob) for key, derived_from in read.items() for part in derived_from.parts)
     chosen = annotator(name)
     request = _Request(
         name, chosen.version, params, tuple(sorted(named, key=lambda one: one[:2])), _uses(chosen, params)
@@ -280,7 +286,7 @@ def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part
     with ExitStack() as stack:
         made = [_Made(store, stack, request) for request in requests]
         columns = sorted({name for one in made for name in one.chosen.reads})
-        wanted = annotator(requests[0].name).sidecars
+        wanted = annotator(requests[0].name).aligned
         sources = [(task.documents, columns), *((part, wanted[name]) for name, part in task.sidecars.items())]
         try:
             for batch, *others in iter_aligned(store, *sources, rows=BATCH_ROWS):
@@ -313,7 +319,7 @@ class _Made:
     """Sidecar that is being written."""
 
     def __init__(self, store: Store, stack: ExitStack, request: _Request) -> None:
-        self.chosen = annotator(request.name)
+        self.chosen = resolved(request.name, request.params)
         external.require_version(self.chosen, request.version)
         fingerprint.require_libraries(request.step.name, request.libraries)
         self._prepare = partial(_prepared, request.name, request.params.model_dump_json(), store, request.resources)

@@ -6,6 +6,7 @@
     classifier         classifiers and taggers
     ngram_counts       vocabulary, counts and smoothing of n-gram models
     ngram              Kneser-Ney models, their files, and perplexity bands
+    student            classifiers trained on a language model's labels
     given              pretrained models, supplied as files; fastText models; transformer classification heads
 
 This module has the class `ModelTrainer`, which describes a function that trains a model on the documents of some
@@ -32,8 +33,8 @@ from plinth.records import Frozen, Manifest
 
 
 class Train(Protocol):
-    """Function that trains a model from documents by bucket and lists by name. The function returns the manifest of the
-    model's files, with statistics."""
+    """Function that trains a model from documents by bucket, sidecars by `bucket/annotator`, and lists by name. The
+    function returns the manifest of the model's files, with statistics."""
 
     def __call__(
         self,
@@ -57,6 +58,7 @@ class ModelTrainer:
         params: frozen model of the parameters, without `kind`.
         buckets: function that returns the names of the buckets to read, for given parameters.
         lists: function that returns the names of the lists to read, for given parameters.
+        sidecars: function that returns the sidecars to read, as `bucket/annotator`, for given parameters.
         train: training function; it must be deterministic and use bounded memory.
         libraries: names of third-party libraries that affect the model (`fingerprint.libraries`).
         bounds: function that returns triples `(statistic, minimum, maximum)` for given parameters. A model is
@@ -71,6 +73,7 @@ class ModelTrainer:
     buckets: Callable[[Any], tuple[str, ...]]
     train: Train
     libraries: tuple[str, ...] = ("unicode",)
+    sidecars: Callable[[Any], tuple[str, ...]] = lambda params: ()
     lists: Callable[[Any], tuple[str, ...]] = lambda params: ()
     bounds: Callable[[Any], tuple[tuple[str, float | None, float | None], ...]] = lambda params: ()
 
@@ -81,6 +84,7 @@ _BUILT_IN = {
     "tagger": "plinth.corpus.models.classifier:TAGGER",
     "ngram": "plinth.corpus.models.ngram:TRAINER",
     "given": "plinth.corpus.models.given:TRAINER",
+    "student": "plinth.corpus.models.student:TRAINER",
 }
 
 

@@ -105,6 +105,7 @@ def train_learner(
     item = Item(tuple(part.blob.sha256 for part in drawn), _Task(fit, params, labels, asset, drawn), 1)
     parts = run_items(ctx, step, _train, [item], label=asset)[0]
     inputs: dict[str, Manifest | str] = {source.made.asset: source.made for source in sources}
+    inputs |= {source.judged[0].asset: source.judged[0] for source in sources if source.judged}
     if terms is not None:
         inputs[terms.asset] = terms
     return manifest(asset, step, inputs, parts, parts[0].stats)
@@ -179,7 +180,22 @@ _BESIDE = 0.5
 _ENOUGH, _ENOUGH_TO_PROVE = 60, 15
 
 
-class ClassifierParams(Learning):
+class TwoStages(Learning):
+    """Parameters of a classifier's two stages."""
+
+    window: int = Field(
+        0,
+        ge=0,
+        description="Number of words per passage; a document's score is the highest score of its passages. If 0, "
+        "whole documents are scored.",
+    )
+    band: tuple[float, float] = internal(
+        (0.3, 0.7), description="Range of the first stage's probability in which the second stage is used."
+    )
+    second_stage: bool = internal(True, description="Train a second stage.")
+
+
+class ClassifierParams(TwoStages):
     """Parameters of a classifier: sources of the two labels, and settings of the stages."""
 
     reference: tuple[str, ...] = Field(
@@ -199,16 +215,6 @@ class ClassifierParams(Learning):
         None,
         description="List of terms in `corpus.lists`; matches of its terms are features of the second stage.",
     )
-    window: int = Field(
-        0,
-        ge=0,
-        description="Number of words per passage; a document's score is the highest score of its passages. If 0, "
-        "whole documents are scored.",
-    )
-    band: tuple[float, float] = internal(
-        (0.3, 0.7), description="Range of the first stage's probability in which the second stage is used."
-    )
-    second_stage: bool = internal(True, description="Train a second stage.")
 
     @model_validator(mode="after")
     def _one_way(self) -> ClassifierParams:
@@ -256,9 +262,16 @@ def fit_classifier(
     params: ClassifierParams, found: Examples, labels: tuple[str, ...]
 ) -> tuple[ClassifierModel, dict[str, Any]]:
     """Fit a classifier to the examples, and return it with its metrics. The model depends only on the arguments."""
+    model, stage = fit_stages(params, found, labels, params.lexicon)
+    return model, training_metrics(stage) | measured_stages(model, stage, found.of("test"))
+
+
+def fit_stages(
+    params: TwoStages, found: Examples, labels: tuple[str, ...], lexicon: str | None = None
+) -> tuple[ClassifierModel, examples.Linear]:
+    """Fit both stages to the examples; return the model, and its first stage with the training metrics."""
     stage = fitted(params, found, 1)
-    calibration, test = found.of("calibration"), found.of("test")
-    curve = artefact.fit_curve(params.calibration, *_judged(stage, calibration, params.window))
+    curve = artefact.fit_curve(params.calibration, *_judged(stage, found.of("calibration"), params.window))
     head = Head(
         format=FORMAT,
         kind=CLASSIFIER_KIND,
@@ -268,10 +281,9 @@ def fit_classifier(
         bias=tuple(stage.bias.tolist()),
         curves=(curve,),
         band=params.band,
-        lexicon=params.lexicon,
+        lexicon=lexicon,
     )
-    model = _with_second(params, ClassifierModel(head, stage.table), stage, found)
-    return model, training_metrics(stage) | _measured_classifier(model, stage, test)
+    return _with_second(params, ClassifierModel(head, stage.table), stage, found), stage
 
 
 def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
@@ -282,7 +294,7 @@ def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I
 
 
 def _with_second(
-    params: ClassifierParams, model: ClassifierModel, stage: examples.Linear, found: Examples
+    params: TwoStages, model: ClassifierModel, stage: examples.Linear, found: Examples
 ) -> ClassifierModel:
     """Return the model with a second stage if the second stage improves it. There must be enough uncertain documents,
     and the second stage must have a lower loss than the first stage on uncertain documents that were not used for
@@ -291,7 +303,7 @@ def _with_second(
         return model
     border = found.of("border")
     margins, truth, weights = _judged(stage, border, params.window)
-    hits = _hits(params.lexicon, border)
+    hits = _hits(model.head.lexicon, border)
     chosen = _near(model.head.curves[0](margins), params.band, hits, truth)
     if chosen is None:
         return model
@@ -299,7 +311,7 @@ def _with_second(
     calibration = found.of("calibration")
     margins, truth, weights = _judged(stage, calibration, params.window)
     first = model.head.curves[0](margins)
-    doubt = doubtful(first, params.band, _hits(params.lexicon, calibration))
+    doubt = doubtful(first, params.band, _hits(model.head.lexicon, calibration))
     if not _both(truth[doubt], _ENOUGH_TO_PROVE):
         return model
     raw = forest.margins(second_features(margins, calibration.dense)[doubt])
@@ -307,7 +319,7 @@ def _with_second(
     losses = [artefact.log_loss(truth[doubt], p, weights[doubt]) for p in (curve(raw), first[doubt])]
     if losses[0] >= losses[1]:
         return model
-    names = second_names(lists.FEATURES if params.lexicon else ())
+    names = second_names(lists.FEATURES if model.head.lexicon else ())
     head = model.head.model_copy(update={"second": Second(features=names, base=forest.base, curve=curve)})
     return ClassifierModel(head, model.table, forest)
 
@@ -340,14 +352,24 @@ def doubtful(p: F64, band: tuple[float, float], hits: Bools | None = None) -> Bo
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
 
 
-def _measured_classifier(model: ClassifierModel, stage: examples.Linear, test: Examples) -> dict[str, Any]:
+def final_probabilities(model: ClassifierModel, stage: examples.Linear, some: Examples) -> F64:
+    """Return the probability of each example after both stages, [D]."""
+    margins = examples.margins(some.documents, stage.table, stage.bias, model.head.window)[:, 0]
+    first = model.head.curves[0](margins)
+    if model.forest is None:
+        return first
+    doubt = doubtful(first, model.head.band, _hits(model.head.lexicon, some))
+    first[doubt] = model.second(margins[doubt], some.dense[doubt])
+    return first
+
+
+def measured_stages(model: ClassifierModel, stage: examples.Linear, test: Examples) -> dict[str, Any]:
+    """Return the metrics of the first stage, of both stages, and of uncertain documents, on the test split."""
     margins, truth, weights = _judged(stage, test, model.head.window)
     first = model.head.curves[0](margins)
     doubt = doubtful(first, model.head.band, _hits(model.head.lexicon, test))
-    final = first.copy()
+    final = final_probabilities(model, stage, test)
     border: dict[str, Any] = {"border_share": round(float(np.average(doubt, weights=weights)), 6)}
-    if model.forest is not None:
-        final[doubt] = model.second(margins[doubt], test.dense[doubt])
     if _both(truth[doubt], 1):
         own = truth[doubt], weights[doubt]
         border["border_auc"] = round(artefact.auc(own[0], first[doubt], own[1]), 6)

@@ -20,10 +20,11 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus import lists
 from plinth.corpus.models.artefact import balanced, log_loss, sigmoid
+from plinth.corpus.policy.expressions import Expression
 from plinth.corpus.sidecars import Smallest, ranks
 from plinth.errors import SourceError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
-from plinth.storage.parts import iter_batches, read_table, write_batches
+from plinth.storage.parts import iter_aligned, iter_batches, read_table, write_batches
 from plinth.storage.store import Store
 from plinth_text import scoring, unicode
 from plinth_text.arrays import F32, F64, I32, I64, U64
@@ -181,6 +182,8 @@ class ExampleSource:
         globs: URI patterns, each with the label of matching documents. If set, they are used instead of `label`, and a
             document gets the label of the first pattern that matches.
         values: label number for each value of a list's field `label`. Other values get the argument `label`.
+        judged: sidecar that labels the documents of a bucket, and the rule over its columns: documents for which the
+            rule holds get label 1, others label 0. Documents with a null in a column of the rule are not sampled.
     """
 
     name: str
@@ -189,6 +192,7 @@ class ExampleSource:
     globs: tuple[tuple[str, int], ...] = ()
     values: tuple[tuple[str, int], ...] = ()
     is_list: bool = False
+    judged: tuple[Manifest, Expression] | None = None
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,7 @@ class _Task:
     limit: int
     part: Part
     lexicon: tuple[tuple[str, Blob], ...]
+    judged: tuple[Part, Expression] | None = None
 
 
 @dataclass(frozen=True)
@@ -233,13 +238,16 @@ def draw(
     for source in sources:
         parts = source.made.parts if source.is_list else source.made.named("part-")
         rows = max(1, sum(part.rows for part in parts))
-        share = 1.0 if source.is_list else min(1.0, _MARGIN * drawing.documents / rows)
+        share = 1.0 if source.is_list or source.judged else min(1.0, _MARGIN * drawing.documents / rows)
         limit = min(2**64 - 1, int(share * 2**64))
-        for part in parts:
+        sides = source.judged[0].named("part-") if source.judged else parts
+        for part, side in zip(parts, sides, strict=True):
+            judged = (side, source.judged[1]) if source.judged else None
             task = _Task(drawing, source.name, source.label, source.globs, source.values, source.is_list, limit,
-                         part, blobs)  # fmt: skip
+                         part, blobs, judged)  # fmt: skip
             what = f"{source.label} {source.globs} {source.values} {limit}"
             identity = (part.blob.sha256, what, *(f"{name}/{blob.sha256}" for name, blob in blobs))
+            identity += (judged[0].blob.sha256, judged[1].text) if judged else ()
             items.append((source.name, Item(identity, task, part.rows or 1)))
     made = run_items(ctx, step, _draw, [item for _, item in items], label=f"{asset} examples")
     return [parts[0].model_copy(update={"name": name}) for (name, _), parts in zip(items, made, strict=True)]
@@ -277,6 +285,9 @@ Found = tuple[pa.Array, U64, I64]
 
 def _documents(store: Store, task: _Task) -> Iterator[Found]:
     """Yield the texts, ranks and labels of the sampled documents of a part."""
+    if task.judged is not None:
+        yield from _judged(store, task, *task.judged)
+        return
     patterns = [(re.compile(fnmatch.translate(glob)), label) for glob, label in task.globs]
     for batch in iter_batches(store, task.part, ("id", "text", "uri"), BATCH_ROWS):
         place = ranks(batch.column("id"), task.drawing.seed)
@@ -287,6 +298,19 @@ def _documents(store: Store, task: _Task) -> Iterator[Found]:
         at = np.flatnonzero(chosen & (labels >= 0))
         if at.size:
             yield batch.column("text").take(pa.array(at)), place[at], labels[at]
+
+
+def _judged(store: Store, task: _Task, sidecar: Part, rule: Expression) -> Iterator[Found]:
+    """Yield the texts, ranks and labels of the documents that a sidecar labels."""
+    names = {name: name.partition(".")[2] for name in sorted(rule.columns)}
+    sources = (task.part, ("id", "text")), (sidecar, tuple(names.values()))
+    for batch, side in iter_aligned(store, *sources, rows=BATCH_ROWS):
+        columns = {name: side.column(column) for name, column in names.items()}
+        known = np.logical_and.reduce([column.is_valid().to_numpy(False) for column in columns.values()])
+        labels = rule.evaluate(columns, batch.num_rows).astype(np.int64)
+        at = np.flatnonzero(known)
+        if at.size:
+            yield batch.column("text").take(pa.array(at)), ranks(batch.column("id"), task.drawing.seed)[at], labels[at]
 
 
 def _by_uri(uri: str, patterns: Sequence[tuple[re.Pattern[str], int]]) -> int:

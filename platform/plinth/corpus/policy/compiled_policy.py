@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.corpus.annotate.base import ANNOTATORS, annotator
+from plinth.corpus.annotate.base import ANNOTATORS, Available, annotator
 from plinth.corpus.annotate.licence import LicenceParams, is_permitted
 from plinth.corpus.policy.expressions import Expression, StatedRule, parse, shared_comparisons
 from plinth.corpus.policy.parameters import Policy
@@ -195,12 +195,12 @@ class CompiledPolicy:
 
 @lru_cache(maxsize=64)
 def compile_policy(
-    policy: Policy, annotators: tuple[str, ...], where: str = "policy", rights: Rights | None = None
+    policy: Policy, annotators: tuple[Available, ...], where: str = "policy", rights: Rights | None = None
 ) -> CompiledPolicy:
     """Parse and check a policy. Results are cached, so a worker compiles a policy once.
 
     Args:
-        annotators: annotators whose columns are available.
+        annotators: annotators whose columns are available (`annotate.base.available`).
         where: name of the policy in error messages.
         rights: the license gate, evaluated before the rules.
 
@@ -225,11 +225,12 @@ def compile_policy(
     return CompiledPolicy(rules, edits, frozenset(labels), rights=rights, shared=shared)
 
 
-def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
+def columns_of(annotators: tuple[Available, ...]) -> dict[str, pa.DataType]:
     """Return all columns that a policy may use, with their Arrow types."""
     found = {f"{DOCUMENTS}.{name}": DOCUMENT_SCHEMA.field(name).type for name in DOCUMENT_COLUMNS}
-    for name in annotators:
-        found |= {f"{name}.{field.name}": field.type for field in annotator(name).schema}
+    for one in annotators:
+        name, schema = (one, annotator(one).schema) if isinstance(one, str) else one
+        found |= {f"{name}.{field.name}": field.type for field in schema}
     return found
 
 

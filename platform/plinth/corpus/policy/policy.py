@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
+from plinth.corpus.annotate.base import Available, available
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, Rights, compile_policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.sidecars import slots
@@ -52,6 +53,7 @@ class _Task:
     rights: Rights
     documents: Part
     sidecars: tuple[tuple[str, Part], ...]
+    annotators: tuple[Available, ...]
 
 
 def run(
@@ -77,7 +79,7 @@ def run(
         IntegrityError: a sidecar does not belong to the documents.
     """
     rights = rights.within(documents)
-    used = compile_policy(policy, tuple(annotations), bucket_name, rights).sidecars
+    used = compile_policy(policy, available(annotations), bucket_name, rights).sidecars
     read = {name: {bucket_name: annotations[name]} for name in sorted(annotations) if name in used}
     params = policy.model_dump(mode="json") | {RIGHTS: rights.model_dump(mode="json")}
     step = Step(name="policy", version=VERSION, params=params)
@@ -85,7 +87,8 @@ def run(
     for slot in slots({bucket_name: documents}, **read):
         sidecars = tuple(slot.sides.items())
         digests = (slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sidecars))
-        items.append(Item(digests, _Task(policy, rights, slot.documents, sidecars), slot.documents.rows))
+        task = _Task(policy, rights, slot.documents, sidecars, available({name: annotations[name] for name in read}))
+        items.append(Item(digests, task, slot.documents.rows))
     asset = f"{bucket_name}/policy"
     parts = [made[0] for made in run_items(ctx, step, _judge, items, label=asset, unit="documents")]
     inputs = {f"{bucket_name}/{DOCUMENTS}": documents}
@@ -102,7 +105,7 @@ def published(made: Manifest) -> tuple[Policy, Rights | None]:
 
 
 def _judge(store: Store, task: _Task) -> tuple[Part, ...]:
-    compiled = compile_policy(task.policy, tuple(name for name, _ in task.sidecars), "policy", task.rights)
+    compiled = compile_policy(task.policy, task.annotators, "policy", task.rights)
     stats = _no_counts()
     verdicts = _verdicts(store, task, compiled, stats)
     part = write_batches(store, "part.parquet", SCHEMA, verdicts, group_rows=SCORE_GROUP_ROWS)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context, sum_stats
+from plinth.corpus.annotate.base import Available, available
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.compiled_policy import (
     DOCUMENTS,
@@ -120,10 +121,10 @@ def compare(
 def _tasks(
     name: str, bucket: PublishedBucket, policy: Policy, rights: Rights, samples: int, seed: int
 ) -> Iterator[CountTask]:
-    names, rights = tuple(sorted(bucket.annotations)), rights.within(bucket.documents)
+    names, rights = available(bucket.annotations), rights.within(bucket.documents)
     before = published(bucket.policy)[0] if _same_sidecars(name, bucket) else None
     rules = rules_of(policy, rights, before, names, f"corpus.policies (bucket {name})")
-    read = {one: {name: bucket.annotations[one]} for one in names if one in rules.sidecars}
+    read = {one: {name: bucket.annotations[one]} for one in sorted(bucket.annotations) if one in rules.sidecars}
     sides: dict[str, Any] = {"policy": {name: bucket.policy}, "verdicts": {name: bucket.verdicts}}
     for number, slot in enumerate(slots({name: bucket.documents}, **read, **sides, exact=bucket.exact)):
         yield CountTask(slot, number, policy, rights, before, names, samples, seed)
@@ -168,7 +169,7 @@ def shown(
         )
         judging, gate = (policy, rights.within(bucket.documents)) if flip.after else published(bucket.policy)
         reason = str(flip.after or flip.before)
-        rule = compile_policy(judging, tuple(sorted(bucket.annotations)), "policy", gate).rule(reason)
+        rule = compile_policy(judging, available(bucket.annotations), "policy", gate).rule(reason)
         assert rule is not None  # it is the rule that fired
         values = rule_values(ctx.store, rule, bucket.documents, bucket.annotations, flip.part, flip.row)
         rows.append(
@@ -216,7 +217,7 @@ class CountTask:
     policy: Policy
     rights: Rights
     before: Policy | None  # policy of the published verdicts, on the same sidecars
-    annotators: tuple[str, ...]
+    annotators: tuple[Available, ...]
     samples: int
     seed: int
 
@@ -259,7 +260,7 @@ def judge(store: Store, task: CountTask) -> Answer:
 
 
 def rules_of(
-    policy: Policy, rights: Rights, before: Policy | None, annotators: tuple[str, ...], where: str
+    policy: Policy, rights: Rights, before: Policy | None, annotators: tuple[Available, ...], where: str
 ) -> CompiledPolicy:
     """Return the compiled new policy with the new license gate. Rules that did not change reuse their published
     results."""

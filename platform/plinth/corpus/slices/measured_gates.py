@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.corpus.annotate.base import annotator
+from plinth.corpus.annotate.base import annotator, available
 from plinth.corpus.illegal import keyword
 from plinth.corpus.lists import by_role, parsed
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, columns_of
@@ -231,12 +231,12 @@ class GateRule:
 
 
 def rule_of(
-    gate: MeasuredGate, params: GateSlices, policies: Mapping[str, Policy], annotators: tuple[str, ...]
+    gate: MeasuredGate, params: GateSlices, policies: Mapping[str, Policy], annotators: Mapping[str, Any]
 ) -> GateRule:
     """Return the recipe's rules by which the gate removes documents.
 
     Args:
-        annotators: names of all annotators of the recipe.
+        annotators: parameters of all annotators of the recipe, by name.
 
     Raises:
         RecipeError: the gate's annotator or policy is not in the recipe, no rule reads the annotator's columns, or an
@@ -246,7 +246,7 @@ def rule_of(
     if gate.annotator not in annotators:
         remedy = f"add `{gate.annotator}` to `corpus.annotate`"
         raise RecipeError(f"{where}: the gate's annotator is not in the recipe", expected=gate.annotator, remedy=remedy)
-    schema = columns_of(annotators)
+    schema = columns_of(available(annotators))
     if params.removes is not None:
         return _joined(gate, [(gate.name, parse(params.removes, schema, f"{where}.removes"))])
     if params.policy not in policies:
@@ -273,6 +273,13 @@ def _joined(gate: MeasuredGate, rules: list[tuple[str, Expression]]) -> GateRule
                     expected="columns of annotators only, because labeled documents have no source",
                     remedy="set `removes` to an expression without this column",
                 )
+    for one in sorted(read):
+        if annotator(one).asks is not None:
+            raise RecipeError(
+                f"corpus.slices.{gate.name}: the gate reads {one}, which does not run on labeled text",
+                expected="columns of annotators that run in the pipeline",
+                remedy="train a `student` on its labels, and use the student's columns",
+            )
     read |= {other for one in read for other in annotator(one).sidecars}
     ordered = sorted(read, key=lambda one: (len(annotator(one).after), one))
     return GateRule(CompiledPolicy(tuple(rules)), tuple(reasons), tuple(ordered))

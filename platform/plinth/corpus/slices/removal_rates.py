@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.corpus.annotate.base import annotator, parameters
+from plinth.corpus.annotate.base import Available, annotator, available, parameters, resolved
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, by_sidecar, columns_of, rule_values
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.corpus.policy.parameters import Policy
@@ -48,6 +48,7 @@ class _Task:
     rules: tuple[str, ...]
     documents: Part
     sidecars: tuple[tuple[str, Part], ...]
+    annotators: tuple[Available, ...]
 
 
 def run(
@@ -72,11 +73,12 @@ def run(
     texts = tuple(dict.fromkeys(rule.expression.text for rule in rules))
     step = Step(name=ASSET, version=VERSION, params={"rules": list(texts)})
     places = slots(documents, **annotations)
+    annotators = available({name: next(iter(own.values())) for name, own in annotations.items() if own})
     items = []
     for slot in places:
         sidecars = tuple(slot.sides.items())
         digests = (slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sidecars))
-        items.append(Item(digests, _Task(texts, slot.documents, sidecars), slot.documents.rows))
+        items.append(Item(digests, _Task(texts, slot.documents, sidecars, annotators), slot.documents.rows))
     made = run_items(ctx, step, _measure, items, label=ASSET)
     parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
     inputs = {f"{bucket}/{DOCUMENTS}": one for bucket, one in documents.items()}
@@ -99,7 +101,7 @@ def _rules(rules: Sequence[LearnedRule], texts: Sequence[str], parts: Sequence[P
 
 
 def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
-    schema = columns_of(tuple(name for name, _ in task.sidecars))
+    schema = columns_of(task.annotators)
     rules = [parse(text, schema, ASSET) for text in task.rules]
     counts = np.zeros((len(rules), len(_COUNTS)), dtype=np.int64)
     chosen = [Smallest(SAMPLES) for _ in rules]
@@ -199,13 +201,14 @@ def samples(
         annotations: sidecars by annotator and bucket; values of missing sidecars are omitted.
         number: number of the rule.
     """
+    annotators = available({name: next(iter(own.values())) for name, own in annotations.items() if own})
     best, row = Smallest(count), made.stats["rules"][number]
     for bucket in buckets:
         for at, part in enumerate(made.named(f"{bucket}/part-")):
             for one in read_table(ctx.store, part).to_pylist():
                 if one["rule"] == number:
                     best.offer(one["rank"], (bucket, at, one["row"]))
-    rule = parse(row["rule"], columns_of(tuple(annotations)), ASSET) if annotations else None
+    rule = parse(row["rule"], columns_of(annotators), ASSET) if annotators else None
     return [_shown(ctx, documents[place[0]], annotations, rule, row, place) for place in best.chosen()]
 
 
@@ -270,7 +273,7 @@ def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[Learne
     Raises:
         RecipeError: a rule or a parameter is invalid.
     """
-    schema, learned, found = columns_of(tuple(annotate)), learned_columns(annotate), list[LearnedRule]()
+    schema, learned, found = columns_of(available(annotate)), learned_columns(annotate), list[LearnedRule]()
     for name, policy in policies.items():
         for rule in policy.rules:
             expression = parse(rule.drop, schema, f"corpus.policies.{name}.rules.{rule.reason}")
@@ -285,7 +288,8 @@ def learned_columns(annotate: Raw) -> frozenset[str]:
     found: set[str] = set()
     for name, raw in annotate.items():
         chosen = annotator(name)
-        if models_of(name, raw):
+        if models_of(name, raw) or chosen.asks:
+            chosen = resolved(name, parameters(name, raw))
             columns = chosen.schema.names if chosen.learned is None else chosen.learned
             found.update(f"{name}.{column}" for column in columns)
     return frozenset(found)

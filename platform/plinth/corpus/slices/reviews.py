@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
+from plinth.corpus.annotate.base import available
 from plinth.corpus.policy.compiled_policy import annotations_of, compile_policy, rule_values
 from plinth.corpus.policy.policy import published
 from plinth.corpus.sidecars import Smallest, excerpt, rank, ranks
@@ -363,7 +364,7 @@ def _why(
     annotations = annotations_of(ctx, bucket, documents)
     try:
         judged, rights = published(policy)
-        rule = compile_policy(judged, tuple(sorted(annotations)), "policy", rights).rule(reason)
+        rule = compile_policy(judged, available(annotations), "policy", rights).rule(reason)
     except PlinthError:  # annotator no longer in the recipe: the verdict is valid, but its values cannot be shown
         return None, {}
     return (rule.text, rule_values(ctx.store, rule, documents, annotations, part, row)) if rule else (None, {})

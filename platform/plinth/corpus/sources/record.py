@@ -188,6 +188,7 @@ READERS = Catalogue(
         "text": "plinth.corpus.sources.files:TEXT",
         "tree": "plinth.corpus.sources.files:TREE",
         "teacher": "plinth.corpus.sources.files:SAMPLED",
+        "rewrite": "plinth.corpus.sources.files:REWRITTEN",
     },
 )
 

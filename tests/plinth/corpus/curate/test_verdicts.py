@@ -181,7 +181,7 @@ def test_the_whole_cascade_hand_worked(whole_cascade: Any) -> None:
     }  # fmt: skip
     assert stats["stage_bytes"]["substring"] == len(docs["only passage"].text.encode())
     assert rows[docs["plain"].id]["cluster_size"] == rows[docs["reordered"].id]["cluster_size"] == 2
-    assert set(verdicts.STAGES) <= set(stats["stages"]) == {*verdicts.CASCADE} - {"protected"}
+    assert set(verdicts.STAGES) <= set(stats["stages"]) == {*verdicts.CASCADE} - {"protected", "source"}
     assert corpus.holdout.inputs["dedup/substring"] == corpus.substring.digest
 
 

@@ -28,7 +28,7 @@ def listed(ctx: Any, name: str, content: str) -> Manifest:
 
 def measured(tiny: Any, documents: Any = None, labels: Any = (), more: Any = None, **params: Any) -> Manifest:
     given = GateSlices.model_validate({"removes": HITS, "documents_per_slice": 12, **params})
-    rule = rule_of(measured_gate("toxicity"), given, {}, ("toxicity",))
+    rule = rule_of(measured_gate("toxicity"), given, {}, {"toxicity": {}})
     resources = {"lists/toxic": listed(tiny.ctx, "toxic", generate.lexicon_file(TERMS)), **(more or {})}
     return evaluate.run(tiny.ctx, "toxicity", given, rule, ALONE, resources, documents or {}, labels)
 
@@ -105,7 +105,7 @@ def test_rules_come_from_the_policy() -> None:
             )
         )
     }
-    rule = rule_of(measured_gate("toxicity"), GateSlices(), policies, ("toxicity", "c4"))
+    rule = rule_of(measured_gate("toxicity"), GateSlices(), policies, {"toxicity": {}, "c4": {}})
     assert rule.reasons == ("toxic", "mild", "toxicity")
     assert rule.annotators == ("c4", "toxicity")
 
@@ -121,7 +121,8 @@ def test_rules_come_from_the_policy() -> None:
     ],
 )
 def test_gates_that_cannot_be_measured(params: dict[str, Any], annotators: tuple[str, ...], what: str) -> None:
+    given = GateSlices.model_validate(params)
     with pytest.raises(RecipeError, match=what):
-        rule_of(measured_gate("toxicity"), GateSlices.model_validate(params), {"default": Policy()}, annotators)
+        rule_of(measured_gate("toxicity"), given, {"default": Policy()}, dict.fromkeys(annotators))
     with pytest.raises(RecipeError, match="did you mean 'toxicity'"):
         measured_gate("toxcity")

@@ -23,7 +23,7 @@ def listed(ctx: Any, files: dict[str, str]) -> Manifest:
 
 def measured(tiny: Any, files: dict[str, str], **params: Any) -> Manifest:
     given = GateSlices(removes="illegal.hit", documents_per_slice=48)
-    rule = rule_of(measured_gate("illegal"), given, {}, ("illegal",))
+    rule = rule_of(measured_gate("illegal"), given, {}, {"illegal": {}})
     resources = {"lists/illegal": listed(tiny.ctx, files)}
     return evaluate.run(tiny.ctx, "illegal", given, rule, {"illegal": params}, resources, {})
 

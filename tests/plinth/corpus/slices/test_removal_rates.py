@@ -142,7 +142,7 @@ def test_a_gate_that_learnt_from_its_own_generator_is_stopped_by_text_that_nobod
     resources = {"models/toxicity": models.train(ctx, "toxicity", raw, {}, given), "lists/toxic": given["toxic"]}
 
     params = GateSlices(removes="toxicity.final > 0.5", documents_per_slice=40)
-    rule = rule_of(measured_gate("toxicity"), params, {}, ("toxicity",))
+    rule = rule_of(measured_gate("toxicity"), params, {}, {"toxicity": {}})
     measured = evaluate.run(ctx, "toxicity", params, rule, {"toxicity": {}}, resources, {})
     assert measured.stats["slices"]["all"]["recall"] > 0.95
     assert measured.stats["slices"]["all"]["false_positive"] < 0.05

@@ -87,3 +87,20 @@ def test_stages_of_the_corpus_beside_runs(tmp_path: Path) -> None:
     assert {one.name: one.spent for one in summarise(ctx, Spending(), ledger.find(), "bucket")} == {
         "web": 4.0, "-": 38.0,
     }  # fmt: skip
+
+
+def test_a_stage_with_its_own_budget_reserves_it(tmp_path: Path) -> None:
+    """What a language model costs is bounded by the budget of its endpoint, whatever the last materialization cost."""
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    ledger = Ledger(spending.ledger_place(ctx.workspace, Spending()))
+    ledger.limit(Limit(scope="all", name="", amount=60 * MICROS, period="total", person="bo", made=1.0))
+    with pytest.raises(BudgetError, match="could exceed the budget"):
+        admission.reserve_stage(ctx, "web/llm", 1, 61.0)
+    held = admission.reserve_stage(ctx, "web/llm", 1, 50.0)
+    assert held is not None
+    assert (held.reserved, held.reason) == (50 * MICROS, "the budget of its endpoint")
+    asked = StepCost(tasks=1, tokens=1000, endpoint_price=12.5)
+    cost = AssetCost(asset="web/llm", steps={"answers": asked}, driver_cpu_s=0.0, wall_s=1.0)
+    admission.settle_stage(ctx, held, cost)
+    (row,) = [one for one in ledger.find() if not one.refused]
+    assert row.spent == round(12.5 * MICROS)
