@@ -30,7 +30,7 @@ TYPES = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "
 _INT64 = range(-(2**63), 2**63)
 
 
-class Column(Frozen):
+class AnswerColumn(Frozen):
     """Column of the answers, as a JSON schema."""
 
     type: Literal["integer", "number", "boolean", "string"] = Field(description="Type of the values.")
@@ -40,7 +40,7 @@ class Column(Frozen):
     description: str = Field("", description="Meaning of the column; part of the JSON schema.")
 
     @model_validator(mode="after")
-    def _fits_the_type(self) -> Column:
+    def _fits_the_type(self) -> AnswerColumn:
         if bool(self.enum) != (self.type == "string"):
             raise ValueError("a string needs `enum`, and other types have none")
         if self.type not in ("integer", "number") and (self.minimum, self.maximum) != (None, None):
@@ -61,7 +61,7 @@ ColumnName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_
 class LlmParams(Questions):
     """Parameters of the annotator `llm`: the questions, the share of documents to ask about, and the columns."""
 
-    columns: Mapping[ColumnName, Column] = Field(min_length=1, description="Columns of the answers, by name.")
+    columns: Mapping[ColumnName, AnswerColumn] = Field(min_length=1, description="Columns of the answers, by name.")
     sample: float = Field(1.0, gt=0, le=1, description="Share of the documents to ask about, by a hash of their text.")
     max_reject_rate: float = Field(
         0.1,
