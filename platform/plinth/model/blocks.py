@@ -121,9 +121,10 @@ class Block(nn.Module, ABC):
 
     self_attn: Attention
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, config: Model, index: int) -> None:
         super().__init__()
         self.index = index  # index within the whole model
+        self.window = config.window_at(index)  # keys that a token attends to, or None without a limit
 
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
         """Add attention, then feed-forward, to the residual stream. Without a mask, attention is causal.
@@ -182,7 +183,7 @@ class LlamaBlock(Block):
     }
 
     def __init__(self, config: Model, index: int, division: Division) -> None:
-        super().__init__(index)
+        super().__init__(config, index)
         self.input_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.self_attn = LlamaAttention(config, division)
         self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
@@ -244,7 +245,7 @@ class Olmo2Block(Block):
     }
 
     def __init__(self, config: Model, index: int, division: Division) -> None:
-        super().__init__(index)
+        super().__init__(config, index)
         self.self_attn = Olmo2Attention(config, division)
         self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.mlp = FeedForward(config, division)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plinth.extensions import Catalogue
+from plinth.model import layer_types
 from plinth.model.architectures import architecture, published
 from plinth.model.parameters import Model, MuP, Published, RopeScaling
 
@@ -42,15 +43,15 @@ def required_files(names: Collection[str]) -> tuple[str, ...]:
     return (INDEX, CONFIG, TOKENIZER, *(weights or [WEIGHTS]))
 
 
-#: `model_type` of files that only we read.
+#: `model_type` of files that only we read, and the fields of `Model` that these files have under our names.
 MUP_TYPE = "plinth-mup"
+OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window")
 
 #: Fields of Hugging Face's configurations for which only one value is supported.
 _ONLY = {
     "hidden_act": "silu",
     "attention_bias": False,
     "mlp_bias": False,
-    "use_sliding_window": False,
     "pretraining_tp": 1,
     "partial_rotary_factor": 1.0,
     "clip_qkv": None,
@@ -74,6 +75,7 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
     kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
         kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})
+    scaling = None if model.rope_scaling is None else _hf_scaling(model.rope_scaling)
     return {
         "model_type": kind.model_type,
         "architectures": [kind.class_name],
@@ -88,7 +90,7 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
         "max_position_embeddings": sequence_tokens,
         "rms_norm_eps": model.norm_eps,
         "rope_theta": model.rope_theta,
-        "rope_scaling": None if model.rope_scaling is None else _hf_scaling(model.rope_scaling),
+        "rope_scaling": scaling,
         "attention_bias": False,
         "attention_dropout": 0.0,
         "mlp_bias": False,
@@ -98,13 +100,13 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
         "eos_token_id": end_of_text,
         "torch_dtype": dtype,
         "use_cache": True,
-        **({} if model.mup is None else _own_fields(model, model.mup)),
+        **(layer_types.fields(model, kind.model_type, scaling) if model.mup is None else _own_fields(model, model.mup)),
     }
 
 
 def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
     """Return the muP fields of `config.json`, which only `model_of` reads."""
-    return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm", "qkv_bias"})}
+    return {"mup": mup.model_dump(), **model.model_dump(include=set(OWN_FIELDS))}
 
 
 def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
@@ -151,19 +153,19 @@ def model_of(config: Mapping[str, Any]) -> Model:
         KeyError: a field is missing.
     """
     known = {one.model_type: {"architecture": name, **one.fields} for name, one in published()}
-    known[MUP_TYPE] = {name: config[name] for name in ("architecture", "qk_norm", "qkv_bias") if name in config}
-    if config["model_type"] not in known:
-        expected = ", ".join(sorted(known.keys() - {MUP_TYPE}))
-        raise ValueError(f"model_type {config['model_type']!r}, expected one of {expected}")
+    kind = config["model_type"]
+    if kind not in (*known, MUP_TYPE):
+        raise ValueError(f"model_type {kind!r}, expected one of {', '.join(sorted(known))}")
     for name, only in _ONLY.items():
         if config.get(name, only) != only:
             raise ValueError(f"{name} {config[name]!r}, expected {only!r}")
-    if other := set(config.get("layer_types") or ()) - {"full_attention"}:
-        raise ValueError(f"layer_types {', '.join(sorted(other))}, expected full_attention in every layer")
     config = _DEFAULTS | dict(config)
-    rope = {"rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
-    rope |= config.get("rope_parameters") or {}
     mup = config.get("mup")
+    if kind == MUP_TYPE:
+        implied = {name: config[name] for name in OWN_FIELDS if name in config}
+    else:
+        implied = {**known[kind], "window": layer_types.window_of(config)}
+    rope = layer_types.rope_parameters(config)["full_attention"]
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_dim = config.get("head_dim") or width // heads
     return Model(
@@ -179,12 +181,12 @@ def model_of(config: Mapping[str, Any]) -> Model:
         tied_embeddings=config["tie_word_embeddings"],
         init_std=config["initializer_range"],
         mup=None if mup is None else MuP(**mup),
-        **known[config["model_type"]],
+        **implied,
     )
 
 
 def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = layer_types.rope_type(rope)
     if kind == "default":
         return None
     if kind == "yarn":

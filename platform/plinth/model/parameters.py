@@ -16,6 +16,30 @@ from pydantic import Field, model_validator
 
 from plinth.records import Frozen, OneValue, internal
 
+class SlidingWindow(Frozen):
+    """Layers whose tokens attend to the nearest keys only (Mistral 7B, arXiv:2310.06825; OLMo 3, arXiv:2512.13961)."""
+
+    tokens: int = Field(4096, ge=1, description="Keys that a token of a sliding layer attends to, including itself.")
+    layers: tuple[Literal["sliding", "full"], ...] = Field(
+        ("sliding", "sliding", "sliding", "full"),
+        min_length=1,
+        description="Kinds of the layers from the first on, repeated over all layers. The default is OLMo 3's pattern.",
+    )
+    rope_theta: float | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda base: base is None,
+        description="Base of the rotary frequencies of sliding layers, which then ignore `rope_scaling`, as in OLMo 3. "
+        "If unset, all layers have the same positions.",
+    )
+
+    @model_validator(mode="after")
+    def _slides(self) -> SlidingWindow:
+        if "sliding" not in self.layers:
+            raise ValueError("the window's layers are all full; remove the window")
+        return self
+
+
 # Presets of models from 1M to 70B parameters.
 #
 # Parameter counts include the named vocabulary; another vocabulary changes them by `vocab x dim`, twice if embeddings
@@ -25,11 +49,12 @@ from plinth.records import Frozen, OneValue, internal
 #   without their frequency scaling, which belongs to contexts above 8,192 tokens (`rope_scaling`).
 # - olmo2-1b, olmo2-7b: OLMo 2 (OLMo Team, arXiv:2501.00656, table 3, and the published configurations), with its
 #   initialization.
+# - olmo3-7b: OLMo 3 (OLMo Team, arXiv:2512.13961, and the published configuration) before its long-context extension.
 # - 350m: depth, width and heads of GPT-3 Medium (Brown et al., arXiv:2005.14165, table 2.1), with SwiGLU of three
 #   times the width and half as many key/value heads.
 # - 1m, 10m, 60m, 150m: ours, for tests, experiments on mixtures and scaling fits; head width 64 from 10m on.
 
-PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b", "olmo2-1b", "olmo2-7b"]
+PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b", "olmo2-1b", "olmo2-7b", "olmo3-7b"]
 
 
 class Shape(NamedTuple):
@@ -50,6 +75,7 @@ class Shape(NamedTuple):
     qk_norm: bool = False
     norm_eps: float = 1e-5
     init: str = "gpt2"
+    window: SlidingWindow | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `Model` that the preset fills in."""
@@ -68,6 +94,7 @@ PRESETS: dict[str, Shape] = {
     "70b": Shape(80, 8192, 64, 8, 28672, 128256, 500000.0, tied_embeddings=False),
     "olmo2-1b": Shape(16, 2048, 16, 16, 8192, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
     "olmo2-7b": Shape(32, 4096, 32, 32, 11008, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
+    "olmo3-7b": Shape(32, 4096, 32, 32, 11008, 100278, 500000.0, False, "olmo2", True, 1e-6, "normal", SlidingWindow()),
 }
 
 #: Names of architectures (`plinth.model.architectures`).
@@ -160,6 +187,9 @@ class Model(Frozen):
     ffn_dim: int = Field(704, ge=8, description="Inner width of SwiGLU.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.")
     rope_scaling: RopeScaling | None = Field(None, description="Scaling for contexts longer than those in training.")
+    window: SlidingWindow | None = Field(
+        None, exclude_if=lambda window: window is None, description="Sliding windows in some or all layers."
+    )
     norm_eps: float = Field(1e-5, gt=0, description="Constant added to the mean square in RMSNorm.")
     qk_norm: bool = Field(False, description="RMSNorm on queries and keys; always on for olmo2.")
     qkv_bias: bool = Field(
@@ -191,6 +221,23 @@ class Model(Frozen):
             return float(self.mup.base_head_dim**0.5 / self.head_width)
         return float(self.head_width**-0.5)
 
+    def window_at(self, layer: int) -> int | None:
+        """Return the number of keys that a token of a layer attends to, or None if the layer has no window."""
+        if self.window is None or self.window.layers[layer % len(self.window.layers)] == "full":
+            return None
+        return self.window.tokens
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Window of each layer, as in `window_at`."""
+        return tuple(self.window_at(layer) for layer in range(self.layers))
+
+    def with_positions_of(self, window: int | None) -> Model:
+        """Return the model with the rotary positions of the layers that have this window."""
+        if window is None or self.window is None or self.window.rope_theta is None:
+            return self
+        return self.model_copy(update={"rope_theta": self.window.rope_theta, "rope_scaling": None})
+
     @property
     def embedding_scale(self) -> float:
         """Factor that multiplies the embeddings."""
@@ -218,6 +265,8 @@ class Model(Frozen):
             raise ValueError("qk_norm false with architecture olmo2, which normalizes queries and keys; remove it")
         if self.qkv_bias and self.qk_norm:
             raise ValueError("no published model has both qkv_bias and qk_norm; remove one")
+        if self.window and self.window.rope_theta and self.architecture != "olmo2":
+            raise ValueError("no published model of architecture llama has window.rope_theta; remove it")
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not an integer head width; set head_dim")
         if self.head_width % 2:
@@ -262,6 +311,13 @@ class Published(NamedTuple):
     model_type: str
     class_name: str
     fields: Mapping[str, Any]
+    windows: Literal["none", "every layer", "listed"] = "none"  # listed: the configuration has a kind for each layer
+
+    def describes(self, model: Model) -> bool:
+        """Return True if a model of this architecture can be exported under this type."""
+        sliding = [window is not None for window in model.windows]
+        windows = {"none": not any(sliding), "every layer": all(sliding), "listed": True}
+        return windows[self.windows] and all(getattr(model, key) == value for key, value in self.fields.items())
 
 
 @dataclass(frozen=True)
@@ -281,4 +337,4 @@ class Architecture:
 
     def published_as(self, model: Model) -> Published:
         """Return the Hugging Face model type under which `model` is exported."""
-        return next(one for one in self.published if all(getattr(model, key) == one.fields[key] for key in one.fields))
+        return next(one for one in self.published if one.describes(model))

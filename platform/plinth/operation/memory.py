@@ -306,7 +306,7 @@ def kept(
     Args:
         micro_batch: sequences per micro batch.
         width: bytes per element.
-        gpu: True if norms are fused and documents need no dense mask, except with `sdpa` in the recipe.
+        gpu: True if norms are fused and documents and windows need no dense mask, except with `sdpa` in the recipe.
     """
     tokens = micro_batch * sequence_tokens // parallel.sequence
     layers = -(-model.layers // parallel.pipeline)
@@ -314,9 +314,11 @@ def kept(
     values = (layers - recomputed) * block(model, parallel, width, gpu) + recomputed * model.dim * width
     if parallel.pipeline == 1:
         values += _norm(Norm(model.dim), 1, width, gpu) + model.dim * width  # the last norm, and the input of the loss
-    shared = 2 * model.head_width * width * sequence_tokens // parallel.sequence  # cosine and sine
-    if model.document_mask and (not gpu or parallel.attention == "sdpa"):
-        shared += micro_batch * sequence_tokens**2 * width
+    kinds = set(model.windows)
+    shared = len(kinds) * 2 * model.head_width * width * sequence_tokens // parallel.sequence  # cosine and sine
+    if not gpu or parallel.attention == "sdpa":
+        masks = len(kinds) * micro_batch if model.document_mask else len(kinds - {None})
+        shared += masks * sequence_tokens**2 * width
     return tokens * values + shared
 
 

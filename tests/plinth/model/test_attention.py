@@ -35,6 +35,23 @@ def test_flex_attention_and_the_dense_mask_agree() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("segments", [SEGMENTS, None], ids=["documents", "whole rows"])
+@pytest.mark.parametrize("window", [1, 50, 199])
+def test_a_window_hides_keys_that_are_too_far_or_in_other_documents(segments: torch.Tensor | None, window: int) -> None:
+    at = torch.arange(200)
+    seen = (at[:, None] >= at) & (at[:, None] - at < window)
+    if segments is not None:
+        seen = seen & (segments[:, :, None] == segments[:, None])
+    dense = attention_mask(SEGMENTS, segments, torch.float32, window=window)
+    assert isinstance(dense, torch.Tensor)
+    assert torch.equal(dense.isfinite().squeeze(1).squeeze(0), seen)
+    q, k, v = torch.randn(3, 3, 2, 200, 16, generator=torch.Generator().manual_seed(1))
+    blocks = attention_mask(SEGMENTS, segments, torch.float32, window=window, path="flex")
+    core = CoreAttention(0.2)
+    assert torch.allclose(core(q, k, v, dense), core(q, k, v, blocks), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("documents", [True, False])
 def test_every_path_gives_the_same_loss(documents: bool) -> None:
     """FP32 on the CPU, grouped queries: what differs is the order of sums. Gradients, of paths that have one there."""
@@ -87,10 +104,11 @@ def test_block_masks_are_compiled_once_per_shape(monkeypatch: pytest.MonkeyPatch
 
 def test_no_mask_is_built_where_no_document_ends() -> None:
     whole = SEGMENTS[2:]
-    assert attention_mask(None, torch.float32) is None
-    assert attention_mask(whole, torch.float32) is None
-    assert attention_mask(SEGMENTS, torch.float32, whole=True) is None
-    mask = attention_mask(SEGMENTS, torch.bfloat16)
+    assert attention_mask(whole, None, torch.float32) is None
+    assert attention_mask(whole, whole, torch.float32) is None
+    assert attention_mask(SEGMENTS, SEGMENTS, torch.float32, whole=True) is None
+    assert attention_mask(whole, whole, torch.float32, window=200) is None
+    mask = attention_mask(SEGMENTS, SEGMENTS, torch.bfloat16)
     assert isinstance(mask, torch.Tensor)
     assert (mask.shape, mask.dtype) == ((3, 1, 200, 200), torch.bfloat16)
 

@@ -12,7 +12,7 @@ from plinth.model.parameters import PRESETS, Model, MuP, RopeScaling
 from plinth.training.config import run_key
 from plinth.training.parameters.run import Training
 
-#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts; those of OLMo 2 follow from its shapes.
+#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts; those of OLMo follow from its shapes.
 COUNTS = {
     "1m": 1_049_728,
     "10m": 10_490_112,
@@ -25,6 +25,7 @@ COUNTS = {
     "70b": 70_553_706_496,
     "olmo2-1b": 1_484_916_736,
     "olmo2-7b": 7_298_617_344,
+    "olmo3-7b": 7_298_011_136,
 }
 
 
@@ -50,6 +51,7 @@ def test_parameter_counts(name: str) -> None:
         {"head_dim": 24, "qk_norm": True},
         {"kv_heads": 4},
         {"architecture": "olmo2"},
+        {"window": {"tokens": 8}},
         {"architecture": "olmo2", "kv_heads": 1, "head_dim": 24, "tied_embeddings": False},
         {"mup": MuP(base_dim=64), "rope_scaling": RopeScaling(), "z_loss": 1e-4, "init": "megatron"},
     ],
@@ -77,6 +79,17 @@ def test_the_architecture_is_in_no_dump_of_a_llama() -> None:
     assert "architecture" not in Model().model_dump()
     assert Model(architecture="olmo2").model_dump()["architecture"] == "olmo2"
     assert run_key(Training(model=Model(architecture="olmo2")), "m", "t") != run_key(Training(), "m", "t")
+
+
+def test_a_window_is_in_no_dump_of_a_model_without() -> None:
+    assert "window" not in Model().model_dump()
+    windowed = Model(preset="olmo3-7b")
+    assert windowed.windows[:5] == (4096, 4096, 4096, None, 4096)
+    assert Model.model_validate_json(windowed.model_dump_json()) == windowed.model_copy(update={"preset": None})
+    with pytest.raises(ValidationError, match="layers are all full"):
+        Model.model_validate({"window": {"layers": ["full"]}})
+    with pytest.raises(ValidationError, match=r"no published model of architecture llama has window\.rope_theta"):
+        Model.model_validate({"window": {"rope_theta": 1e4}})
 
 
 def test_olmo2_implies_its_qk_norm() -> None:

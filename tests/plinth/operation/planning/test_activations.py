@@ -106,6 +106,13 @@ def test_documents_bring_a_dense_mask(four_ranks: None) -> None:
         assert abs(_off(name, Parallel(), torch.bfloat16, document_mask=True)) <= 0.02
 
 
+@pytest.mark.parametrize("layers", [("sliding",), ("sliding", "full")])
+@pytest.mark.parametrize("documents", [True, False])
+def test_windows_bring_a_dense_mask_of_their_own(layers: tuple[str], documents: bool, four_ranks: None) -> None:
+    window = {"tokens": 8, "layers": layers}
+    assert abs(_off("llama", Parallel(), torch.bfloat16, document_mask=documents, window=window)) <= 0.02
+
+
 class _Fused(torch.autograd.Function):
     """RMSNorm as GPUs compute it: `_fused_rms_norm_backward` takes the input and the statistic, and no more."""
 
