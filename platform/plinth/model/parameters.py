@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from plinth.records import Frozen, OneValue, internal
 
+
 class SlidingWindow(Frozen):
     """Layers whose tokens attend to the nearest keys only (Mistral 7B, arXiv:2310.06825; OLMo 3, arXiv:2512.13961)."""
 

@@ -186,7 +186,7 @@ def test_olmo_3_as_published_scales_the_positions_of_full_layers_only() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "found"),
     [("qwen3", {"layer_types": ["chunked_attention"] * 3}, "layer_types chunked_attention, expected full_attention or"),
-     ("qwen3", {"layer_types": ["sliding_attention"] * 3}, "sliding_attention in a model of type qwen3 without windows"),
+     ("qwen3", {"layer_types": ["sliding_attention"] * 3}, "in a model of type qwen3 without windows"),
      ("llama", {"layer_types": ["sliding_attention"] * 3, "sliding_window": 8}, "model of type llama without windows"),
      ("mistral", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "type mistral without"),
      ("qwen3", {"layer_types": ["full_attention"] * 2}, "2 layer_types for 3 layers"),
