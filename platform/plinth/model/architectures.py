@@ -1,7 +1,7 @@
 """Architectures of the decoder, with their parameter counts and FLOPs. This module does not import torch.
 
     LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); Qwen2 if `qkv_bias` is set, Qwen3 if `qk_norm` is set,
-             Mistral if every layer has a sliding window
+             Mistral if every layer has a sliding window, Phi-3 if `rotary_fraction` is set
     OLMO2    norms on each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2); OLMo 3
              with sliding windows
 
@@ -48,6 +48,7 @@ LLAMA = Architecture(
         Published("llama", "LlamaForCausalLM", {"qk_norm": False, "qkv_bias": False}),
         Published("mistral", "MistralForCausalLM", {"qk_norm": False, "qkv_bias": False}, "every layer"),
         Published("ministral", "MinistralForCausalLM", {"qk_norm": False, "qkv_bias": False}, "listed"),
+        Published("phi3", "Phi3ForCausalLM", {"qk_norm": False, "qkv_bias": False}, "all or none", partly_rotated=True),
         Published("qwen2", "Qwen2ForCausalLM", {"qk_norm": False, "qkv_bias": True}, "listed"),
         Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True, "qkv_bias": False}, "listed"),
     ),

@@ -216,9 +216,10 @@ def additive(unseen: Tensor, dtype: torch.dtype) -> Tensor:
 def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
     """Return the cosines and sines of the rotary angles (Su et al., arXiv:2104.09864) in `dtype`, computed in FP32.
 
-    Cosines and sines have the shape [S, E] for positions [S], and [B, 1, S, E] for positions [B, S].
+    Cosines and sines have the shape [S, R] for positions [S], and [B, 1, S, R] for positions [B, S]. R is the rotated
+    width of a head.
     """
-    width, device = config.head_width, positions.device
+    width, device = config.rotary_width, positions.device
     frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     factor = 1.0
     if config.rope_scaling is not None:
@@ -265,8 +266,10 @@ def _llama3(frequency: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Apply rotary positions to [B, H, S, E], pairing dimension i with i + E/2."""
+    """Apply rotary positions to the first R dimensions of [B, H, S, E], pairing dimension i with i + R/2."""
     cos, sin = rotation
+    if (width := cos.shape[-1]) < x.shape[-1]:
+        return torch.cat((rotate(x[..., :width], rotation), x[..., width:]), dim=-1)
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 

@@ -43,9 +43,12 @@ def required_files(names: Collection[str]) -> tuple[str, ...]:
     return (INDEX, CONFIG, TOKENIZER, *(weights or [WEIGHTS]))
 
 
-#: `model_type` of files that only we read, and the fields of `Model` that these files have under our names.
+#: `model_type` of files that only we read, and the fields of `Model` that these files have under our names. A
+#: checkpoint of a model that is published with packed projections (`packed`) has separate ones.
 MUP_TYPE = "plinth-mup"
-OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window")
+SEPARATE_TYPE = "plinth-separate"
+OWN_TYPES = (MUP_TYPE, SEPARATE_TYPE)
+OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window", "rotary_fraction")
 
 #: Fields of Hugging Face's configurations for which only one value is supported.
 _ONLY = {
@@ -53,7 +56,6 @@ _ONLY = {
     "attention_bias": False,
     "mlp_bias": False,
     "pretraining_tp": 1,
-    "partial_rotary_factor": 1.0,
     "clip_qkv": None,
     "quantization_config": None,
 }
@@ -69,12 +71,22 @@ def hf_name(name: str) -> str:
     return "model.embed_tokens.weight" if name == "embed_tokens" else f"model.{name}"
 
 
-def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
-    """Return the fields of `config.json` for the architecture's `transformers` class; with muP, add Plinth's own
-    fields."""
+def hf_config(
+    model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int, *, exported: bool = False
+) -> dict[str, Any]:
+    """Return the fields of `config.json` for the architecture's `transformers` class.
+
+    With muP, and for checkpoints of models that are exported with packed projections, the `model_type` and some fields
+    are Plinth's own.
+
+    Args:
+        exported: True if the weights are written as other programs read them.
+    """
     kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
         kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})
+    elif kind.partly_rotated and not exported:
+        kind = Published(SEPARATE_TYPE, "PlinthForCausalLM", {})
     scaling = None if model.rope_scaling is None else _hf_scaling(model.rope_scaling)
     return {
         "model_type": kind.model_type,
@@ -100,13 +112,14 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
         "eos_token_id": end_of_text,
         "torch_dtype": dtype,
         "use_cache": True,
-        **(layer_types.fields(model, kind.model_type, scaling) if model.mup is None else _own_fields(model, model.mup)),
+        **(_own_fields(model) if kind.model_type in OWN_TYPES else layer_types.fields(model, kind.model_type, scaling)),
+        **({"partial_rotary_factor": model.rotary_fraction, "pad_token_id": None} if kind.partly_rotated else {}),
     }
 
 
-def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
-    """Return the muP fields of `config.json`, which only `model_of` reads."""
-    return {"mup": mup.model_dump(), **model.model_dump(include=set(OWN_FIELDS))}
+def _own_fields(model: Model) -> dict[str, Any]:
+    """Return the fields of `config.json` that only `model_of` reads."""
+    return model.model_dump(include={*OWN_FIELDS, *(() if model.mup is None else ("mup",))})
 
 
 def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
@@ -154,18 +167,21 @@ def model_of(config: Mapping[str, Any]) -> Model:
     """
     known = {one.model_type: {"architecture": name, **one.fields} for name, one in published()}
     kind = config["model_type"]
-    if kind not in (*known, MUP_TYPE):
+    if kind not in (*known, *OWN_TYPES):
         raise ValueError(f"model_type {kind!r}, expected one of {', '.join(sorted(known))}")
-    for name, only in _ONLY.items():
-        if config.get(name, only) != only:
-            raise ValueError(f"{name} {config[name]!r}, expected {only!r}")
     config = _DEFAULTS | dict(config)
+    rope = layer_types.rope_parameters(config)["full_attention"]
+    fraction = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    only = _ONLY | ({} if kind == "phi3" else {"partial_rotary_factor": 1.0})
+    for name, value in only.items():
+        found = fraction if name == "partial_rotary_factor" else config.get(name, value)
+        if found != value:
+            raise ValueError(f"{name} {found!r}, expected {value!r}")
     mup = config.get("mup")
-    if kind == MUP_TYPE:
+    if kind in OWN_TYPES:
         implied = {name: config[name] for name in OWN_FIELDS if name in config}
     else:
-        implied = {**known[kind], "window": layer_types.window_of(config)}
-    rope = layer_types.rope_parameters(config)["full_attention"]
+        implied = {**known[kind], "window": layer_types.window_of(config), "rotary_fraction": fraction}
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_dim = config.get("head_dim") or width // heads
     return Model(

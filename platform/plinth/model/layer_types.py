@@ -1,6 +1,6 @@
 """Sliding windows in Hugging Face configurations: window, kind of each layer, rotary positions by kind. No torch.
 
-    mistral                 every layer slides, unless `sliding_window` is null
+    mistral, phi3           every layer slides, unless `sliding_window` is null
     ministral, qwen2/3      `layer_types` names the kind of each layer; all layers share their rotary positions
     olmo3                   as ministral; rotary scaling belongs to the full layers, and `rope_parameters` may give
                             each kind its own positions
@@ -21,7 +21,10 @@ Kind = Literal["sliding", "full"]
 _KINDS: Final[Mapping[str, Kind]] = {"sliding_attention": "sliding", "full_attention": "full"}
 
 #: Window of files of these families that do not mention it.
-_TOKENS: Final = {"mistral": 4096, "ministral": 4096, "qwen2": 4096, "qwen3": 4096, "olmo3": 4096}
+_TOKENS: Final = {"mistral": 4096, "phi3": None, "ministral": 4096, "qwen2": 4096, "qwen3": 4096, "olmo3": 4096}
+
+#: Families whose layers are all alike.
+_ALIKE: Final = ("mistral", "phi3")
 
 
 def fields(model: Model, model_type: str, scaling: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def fields(model: Model, model_type: str, scaling: Mapping[str, Any] | None) -> 
     """
     if model.window is None:
         return {}
-    if model_type == "mistral":
+    if model_type in _ALIKE:
         return {"sliding_window": model.window.tokens}
     kinds = ["full_attention" if window is None else "sliding_attention" for window in model.windows]
     found = {"sliding_window": model.window.tokens, "layer_types": kinds}
@@ -65,7 +68,7 @@ def window_of(config: Mapping[str, Any]) -> SlidingWindow | None:
         raise ValueError(f"{len(kinds)} layer_types for {config['num_hidden_layers']} layers")
     if "sliding" not in kinds:
         return None
-    if tokens is None or (family == "mistral" and "full" in kinds):
+    if tokens is None or (family in _ALIKE and "full" in kinds):
         raise ValueError(f"layer_types sliding_attention in a model of type {family} without windows by layer")
     return SlidingWindow(tokens=tokens, layers=_shortest(kinds), rope_theta=_local_theta(config))
 

@@ -188,6 +188,13 @@ class Model(Frozen):
     ffn_dim: int = Field(704, ge=8, description="Inner width of SwiGLU.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.")
     rope_scaling: RopeScaling | None = Field(None, description="Scaling for contexts longer than those in training.")
+    rotary_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        exclude_if=lambda fraction: fraction == 1.0,
+        description="Fraction of a head's width that is rotated by its position, as in Phi-4-mini (0.75).",
+    )
     window: SlidingWindow | None = Field(
         None, exclude_if=lambda window: window is None, description="Sliding windows in some or all layers."
     )
@@ -209,6 +216,11 @@ class Model(Frozen):
     def head_width(self) -> int:
         """Width E of one head."""
         return self.head_dim or self.dim // self.heads
+
+    @property
+    def rotary_width(self) -> int:
+        """Number of dimensions of a head that are rotated; the others do not depend on positions."""
+        return int(self.head_width * self.rotary_fraction)
 
     @property
     def width_multiplier(self) -> float:
@@ -272,9 +284,27 @@ class Model(Frozen):
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not an integer head width; set head_dim")
         if self.head_width % 2:
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not an even head width")
+        if self.rotary_width % 2 or not self.rotary_width:
+            raise ValueError(
+                f"rotary_fraction {self.rotary_fraction:g} of head width {self.head_width} is not an even number of "
+                "dimensions"
+            )
+        if self.rotary_fraction < 1 and (against := [name for name, given in self._not_in_phi3().items() if given]):
+            raise ValueError(f"no published model has both rotary_fraction and {', '.join(against)}; remove one")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
         return self
+
+
+    def _not_in_phi3(self) -> dict[str, bool]:
+        """Return the features that Phi-3, the published form with partly rotated heads, does not have."""
+        return {
+            "architecture olmo2": self.architecture == "olmo2",
+            "qk_norm": self.qk_norm,
+            "qkv_bias": self.qkv_bias,
+            "rope_scaling": self.rope_scaling is not None,
+            "a window in some layers only": len(set(self.windows)) > 1,
+        }
 
 
 def repeats(heads: int, kv_heads: int, size: int) -> int:
@@ -312,13 +342,19 @@ class Published(NamedTuple):
     model_type: str
     class_name: str
     fields: Mapping[str, Any]
-    windows: Literal["none", "every layer", "listed"] = "none"  # listed: the configuration has a kind for each layer
+    windows: Literal["none", "every layer", "all or none", "listed"] = "none"  # listed: a kind for each layer
+    partly_rotated: bool = False  # the configuration has a fraction of the head width that is rotated
 
     def describes(self, model: Model) -> bool:
         """Return True if a model of this architecture can be exported under this type."""
         sliding = [window is not None for window in model.windows]
         windows = {"none": not any(sliding), "every layer": all(sliding), "listed": True}
-        return windows[self.windows] and all(getattr(model, key) == value for key, value in self.fields.items())
+        windows["all or none"] = windows["none"] or windows["every layer"]
+        return (
+            windows[self.windows]
+            and self.partly_rotated == (model.rotary_fraction < 1)
+            and all(getattr(model, key) == value for key, value in self.fields.items())
+        )
 
 
 @dataclass(frozen=True)

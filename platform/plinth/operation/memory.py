@@ -315,7 +315,7 @@ def kept(
     if parallel.pipeline == 1:
         values += _norm(Norm(model.dim), 1, width, gpu) + model.dim * width  # the last norm, and the input of the loss
     kinds = set(model.windows)
-    shared = len(kinds) * 2 * model.head_width * width * sequence_tokens // parallel.sequence  # cosine and sine
+    shared = len(kinds) * 2 * model.rotary_width * width * sequence_tokens // parallel.sequence  # cosine and sine
     if not gpu or parallel.attention == "sdpa":
         masks = len(kinds) * micro_batch if model.document_mask else len(kinds - {None})
         shared += masks * sequence_tokens**2 * width

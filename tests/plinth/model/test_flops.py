@@ -76,6 +76,11 @@ def test_documents_need_the_keys_that_their_mask_leaves() -> None:
     assert exact - causal == 12 * 2 * 8 * 7.5
 
 
+def test_partly_rotated_heads_have_the_same_products() -> None:
+    config = Model.model_validate(DENSE | {"rotary_fraction": 1 / 3})
+    assert _counted(config, 101, 0) == ROWS * TOKENS * architectures.flops_exact(config, 101, TOKENS)
+
+
 @pytest.mark.parametrize("window", [1, 4, 6, 40])
 def test_a_window_needs_the_keys_that_its_mask_leaves(window: int) -> None:
     lengths = [1, 5, 7, 3]

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
+from plinth.model.export import export_model
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import hf_config, model_of
 from plinth.model.parameters import Model, MuP, RopeScaling, SlidingWindow
-from tests.model_folder import save_model, scrambled
+from tests.model_folder import byte_level, save_model, scrambled
 from tests.peers import Peer
 
 transformers = Peer("transformers")
@@ -26,6 +27,8 @@ BOUND = 1e-5
 BASE = Model(layers=3, dim=64, heads=8, kv_heads=2, ffn_dim=96, rope_theta=500.0)
 OLMO2 = BASE.model_copy(update={"architecture": "olmo2", "qk_norm": True})
 QWEN2 = BASE.model_copy(update={"qkv_bias": True})
+PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [1.0] * 4}
 LAST: tuple[Literal["sliding", "full"], ...] = ("full", "sliding", "sliding")
 WINDOW = SlidingWindow(tokens=7)
 LOCAL = SlidingWindow(tokens=5, layers=("sliding", "sliding", "full"), rope_theta=90.0)
@@ -55,6 +58,10 @@ KINDS = {
     "qwen3, every layer slides, yarn": BASE.model_copy(
         update={"qk_norm": True, "window": SlidingWindow(tokens=9, layers=("sliding",)), "rope_scaling": YARN}
     ),
+    "phi3": BASE.model_copy(update={"rotary_fraction": 0.75, "tied_embeddings": False}),
+    "phi3, wide heads, window": BASE.model_copy(
+        update={"rotary_fraction": 0.25, "head_dim": 16, "window": SlidingWindow(tokens=9, layers=("sliding",))}
+    ),
     "olmo3": OLMO2.model_copy(update={"layers": 5, "window": WINDOW, "tied_embeddings": False}),
     "olmo3, yarn in full layers": OLMO2.model_copy(
         update={"window": LOCAL.model_copy(update={"rope_theta": 500.0}), "rope_scaling": YARN}
@@ -70,6 +77,8 @@ KINDS = {
 def class_of(config: Model) -> str:
     if config.architecture == "olmo2":
         return "Olmo3" if config.window else "Olmo2"
+    if config.rotary_fraction < 1:
+        return "Phi3"
     if config.window and not config.qk_norm and not config.qkv_bias:
         return "Ministral" if "full" in config.window.layers else "Mistral"
     return "Qwen3" if config.qk_norm else "Qwen2" if config.qkv_bias else "Llama"
@@ -100,11 +109,22 @@ def export(parameters: dict[str, Tensor], config: Model, directory: Path) -> Non
     save_model(directory, parameters, hf_config(config, VOCABULARY, LENGTH, "float32", 0))
 
 
+def published(model: Decoder, directory: Path) -> Path:
+    """Write a checkpoint, and export it if other programs read other tensors."""
+    export(dict(model.named_parameters()), model.config, directory / "saved")
+    if model.config.rotary_fraction == 1:
+        return directory / "saved"
+    byte_level(["text"], VOCABULARY).save(str(directory / "saved" / "tokenizer.json"))
+    export_model(directory / "saved", directory / "saved" / "tokenizer.json", directory / "ours", file_bytes=50_000)
+    assert load_model(directory / "saved").config == model.config
+    return directory / "ours"
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_both_ways(kind: str, tmp_path: Path) -> None:
     model, tokens = scrambled(KINDS[kind], VOCABULARY), some_tokens()
-    export(dict(model.named_parameters()), model.config, tmp_path / "ours")
-    peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
+    ours_in = published(model, tmp_path)
+    peer = transformers.AutoModelForCausalLM.from_pretrained(ours_in, dtype=torch.float32).eval()
     assert type(peer).__name__ == f"{class_of(KINDS[kind])}ForCausalLM"
     assert_same(ours(model, tokens), theirs(peer, tokens))
     with torch.no_grad():  # others than ours, and written by them, in several files
@@ -132,11 +152,13 @@ def test_what_our_decoder_does_not_compute_is_refused(tmp_path: Path) -> None:
     shape |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 32}
     rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
     yarn = rope | {"rope_type": "yarn", "original_max_position_embeddings": 16, "truncate": False}
-    known = "llama, ministral, mistral, olmo2, olmo3, qwen2, qwen3"
+    known = "llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3"
     for name, kind, extra, found in (
         ("biased", "Llama", {"attention_bias": True}, "attention_bias True"),
         ("linear", "Llama", {"rope_parameters": rope}, "rope_type 'linear'"),
         ("uncut", "Llama", {"rope_parameters": yarn}, "yarn with truncate False"),
+        ("partial", "Llama", {"rope_parameters": PARTIAL}, "partial_rotary_factor 0.5, expected 1.0"),
+        ("longrope", "Phi3", {"rope_parameters": LONGROPE, "pad_token_id": 0}, "rope_type 'longrope'"),
         ("olmo", "Olmo", {}, f"model_type 'olmo', expected one of {known}"),
         ("gemma", "Gemma", {"head_dim": 8}, f"model_type 'gemma', expected one of {known}"),
     ):

@@ -52,6 +52,7 @@ def test_parameter_counts(name: str) -> None:
         {"kv_heads": 4},
         {"architecture": "olmo2"},
         {"window": {"tokens": 8}},
+        {"rotary_fraction": 0.5},
         {"architecture": "olmo2", "kv_heads": 1, "head_dim": 24, "tied_embeddings": False},
         {"mup": MuP(base_dim=64), "rope_scaling": RopeScaling(), "z_loss": 1e-4, "init": "megatron"},
     ],
@@ -90,6 +91,19 @@ def test_a_window_is_in_no_dump_of_a_model_without() -> None:
         Model.model_validate({"window": {"layers": ["full"]}})
     with pytest.raises(ValidationError, match=r"no published model of architecture llama has window\.rope_theta"):
         Model.model_validate({"window": {"rope_theta": 1e4}})
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [({"head_dim": 10, "rotary_fraction": 0.5}, "0.5 of head width 10 is not an even number"),
+     ({"rotary_fraction": 0.01}, "not an even number"),
+     ({"rotary_fraction": 0.5, "qk_norm": True, "rope_scaling": {}}, "both rotary_fraction and qk_norm, rope_scaling"),
+     ({"rotary_fraction": 0.5, "window": {}}, "both rotary_fraction and a window in some layers only")],
+)  # fmt: skip
+def test_partly_rotated_heads_are_those_of_a_published_form(fields: dict[str, object], found: str) -> None:
+    assert "rotary_fraction" not in Model().model_dump()
+    with pytest.raises(ValidationError, match=found):
+        Model.model_validate(fields)
 
 
 def test_olmo2_implies_its_qk_norm() -> None:

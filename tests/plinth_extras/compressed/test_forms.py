@@ -165,6 +165,14 @@ def test_factors_of_a_longer_context_are_those_that_transformers_divide_by(tmp_p
         gguf_file.frequency_factors(described)
 
 
+def test_a_model_with_packed_projections_is_not_compressed(tmp_path: Path) -> None:
+    described = hf_config(BASE.model_copy(update={"rotary_fraction": 0.5}), 9, 8, "float32", 0, exported=True)
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match="a model of type phi3 cannot be written as int8"):
+        forms.write("int8", tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_model_with_sliding_windows_is_not_written_as_gguf() -> None:
     windowed = BASE.model_copy(update={"qk_norm": True, "window": SlidingWindow(tokens=4)})
     with pytest.raises(CheckpointError, match="type qwen3 with sliding windows cannot be written as GGUF"):

@@ -26,6 +26,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": {"qk_norm": True, "head_dim": 24},
     "olmo2": {"architecture": "olmo2", "kv_heads": 4},
+    "phi3": {"rotary_fraction": 0.25},
 }
 
 

@@ -24,6 +24,7 @@ MODEL = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
 OLMO2 = {"architecture": "olmo2"}
 UNTIED = {"tied_embeddings": False}
 OLMO3 = OLMO2 | {"window": SlidingWindow(tokens=5, layers=("sliding", "full"), rope_theta=500.0)}
+PHI3 = {"qk_norm": False, "rotary_fraction": 0.5}
 UNEVEN = {"layers": 5}  # over two stages, and over four
 
 Combination = tuple[str, dict[str, Any], dict[str, Any]]
@@ -50,6 +51,9 @@ TWO: list[Combination] = [
     ),
     ("olmo3, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": OLMO3 | {"layers": 3}}),
     ("olmo3, zero 3, recomputed", {"zero_stage": 3, "activation_checkpointing": 1}, {"model": OLMO3 | UNTIED}),
+    ("phi3, tensor", {"zero_stage": 1, "tensor": 2}, {"model": PHI3}),
+    ("phi3, sequence", {"zero_stage": 1, "sequence": 2}, {"model": PHI3}),
+    ("phi3, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": PHI3}),
     ("qwen2, tensor", {"zero_stage": 1, "tensor": 2}, {"model": {"qk_norm": False, "qkv_bias": True}}),
     ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
     ("fp16, zero 2", {"zero_stage": 2, "loss_scale": LossScale(static=128)}, {"precision": "fp16"}),
