@@ -1,7 +1,8 @@
 """Architectures of the decoder, with their parameter counts and FLOPs. This module does not import torch.
 
     LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); Qwen2 if `qkv_bias` is set, Qwen3 if `qk_norm` is set,
-             Mistral if every layer has a sliding window, Phi-3 if `rotary_fraction` is set
+             Mistral if every layer has a sliding window, Phi-3 if `rotary_fraction` is set,
+             Granite with sliding windows if `sinks` is set
     OLMO2    norms on each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2); OLMo 3
              with sliding windows
 
@@ -28,7 +29,8 @@ def llama_counts(model: Model) -> BlockCounts:
         attention=2 * model.dim * model.heads * head + 2 * model.dim * model.kv_heads * head,
         feed_forward=3 * model.dim * model.ffn_dim,
         norms=2 * model.dim + (2 * head if model.qk_norm else 0),
-        biases=(model.heads + 2 * model.kv_heads) * head if model.qkv_bias else 0,
+        biases=((model.heads + 2 * model.kv_heads) * head if model.qkv_bias else 0)
+        + (model.heads if model.sinks else 0),
     )
 
 
@@ -49,6 +51,9 @@ LLAMA = Architecture(
         Published("mistral", "MistralForCausalLM", {"qk_norm": False, "qkv_bias": False}, "every layer"),
         Published("ministral", "MinistralForCausalLM", {"qk_norm": False, "qkv_bias": False}, "listed"),
         Published("phi3", "Phi3ForCausalLM", {"qk_norm": False, "qkv_bias": False}, "all or none", partly_rotated=True),
+        Published(
+            "granite_swa", "GraniteSWAForCausalLM", {"qk_norm": False, "qkv_bias": False, "sinks": True}, "listed"
+        ),
         Published("qwen2", "Qwen2ForCausalLM", {"qk_norm": False, "qkv_bias": True}, "listed"),
         Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True, "qkv_bias": False}, "listed"),
     ),
@@ -101,7 +106,7 @@ def published() -> Iterator[tuple[ArchitectureName, Published]]:
 
 
 class ParameterCounts(Frozen):
-    """Parameter counts of a model, by component; `norms` counts norm gains and all biases."""
+    """Parameter counts of a model, by component; `norms` counts norm gains, all biases and attention sinks."""
 
     embedding: int
     attention: int

@@ -13,6 +13,10 @@ Attention paths for training, which a recipe may set (`AttentionPath`):
 
 A layer with a sliding window of W keys attends to the key of the token itself and the W - 1 keys before it, within the
 token's document. A window needs a mask: dense with `sdpa`; `flex` skips the blocks outside of the window.
+
+Attention sinks are one logit per query head in the denominator of the softmax, without a value. FlexAttention returns
+the denominator, so its output is scaled; `sdpa` computes the whole matrix of scores instead, because PyTorch's fused
+kernels do not return the denominator with a gradient. `auto` is therefore `flex` on GPUs, and `flash` has no sinks.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from plinth.model.division import SequenceRanks
 from plinth.model.parameters import AttentionPath, Model, RopeScaling, repeats
@@ -42,21 +46,20 @@ class LayerKeyValues(NamedTuple):
     positions: Tensor  # [B, S]
     mask: Tensor | None  # additive [B, 1, S, seen slots]; in the pass over prompts None unless the layer has a window
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, sinks: Tensor | None = None) -> Tensor:
         """Return attention outputs [B, H, S, E] for rotated queries q [B, H, S, E], and cache the keys and values.
 
-        The arguments k and v [B, K, S, E] are the keys and values of this forward pass.
+        The arguments k and v [B, K, S, E] are the keys and values of this forward pass. See `attended` for the others.
         """
         length = q.shape[2]
         if self.mask is None or length > 1:
             self.keys[:, :, :length], self.values[:, :, :length] = k, v
-            causal, grouped = self.mask is None, q.shape[1] != k.shape[1]
-            return functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=self.mask, is_causal=causal, scale=scale, enable_gqa=grouped
-            )
+            return attended(q, k, v, self.mask, scale, sinks)
         slots = self.positions[:, 0]
         self.keys[self.sequences, :, slots], self.values[self.sequences, :, slots] = k[:, :, 0], v[:, :, 0]
         seen = self.mask.shape[-1]
+        if sinks is not None:
+            return attended(q, self.keys[:, :, :seen], self.values[:, :, :seen], self.mask, scale, sinks)
         # query heads that share a key head are folded into the query dimension, without a copy
         grouped_q = q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])
         found = functional.scaled_dot_product_attention(
@@ -80,21 +83,44 @@ class CoreAttention(nn.Module):
         self.scale = scale
         self.flash = False  # FlashAttention's kernel or an error
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, sinks: Tensor | None = None) -> Tensor:
         """Return attention outputs [B, H, S, E] for q [B, H, S, E] and k, v [B, K, S, E].
 
-        Attention is causal; with a mask, it stays within each document or window.
+        Attention is causal; with a mask, it stays within each document or window. See `attended` for `sinks`.
         """
         if isinstance(mask, LayerKeyValues):
-            return mask.attend(q, k, v, self.scale)
-        grouped = q.shape[1] != k.shape[1]
+            return mask.attend(q, k, v, self.scale, sinks)
         if isinstance(mask, BlockMask):
             attend = _flex() if q.is_cuda else flex_attention
-            return cast(Tensor, attend(q, k, v, block_mask=mask, scale=self.scale, enable_gqa=grouped))
+            options = {"block_mask": mask, "scale": self.scale, "enable_gqa": q.shape[1] != k.shape[1]}
+            if sinks is None:
+                return cast(Tensor, attend(q, k, v, **options))
+            output, found = attend(q, k, v, **options, return_aux=AuxRequest(lse=True))
+            share = (found.lse - sinks.float()[:, None]).sigmoid()  # of the keys in the denominator
+            return cast(Tensor, output * share.unsqueeze(-1).to(output.dtype))
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if self.flash and mask is None else nullcontext():
-            return functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=grouped
-            )
+            return attended(q, k, v, mask, self.scale, sinks)
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, sinks: Tensor | None) -> Tensor:
+    """Return attention outputs [B, H, S, E] for q [B, H, S, E] and k, v [B, K, T, E].
+
+    Args:
+        mask: additive [B, 1, S, T], or None for causal attention with T = S.
+        sinks: logit of each query head that is added to the softmax's denominator [H] (gpt-oss, arXiv:2508.10925).
+    """
+    groups = q.shape[1] // k.shape[1]
+    if sinks is None:
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=groups > 1
+        )
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    if mask is None:
+        mask = additive(~band(q.shape[2], None, q.device), q.dtype)
+    scores = (q @ k.transpose(-2, -1)).float() * scale + mask
+    total = torch.logaddexp(scores.logsumexp(-1, keepdim=True), sinks.float()[:, None, None])
+    return (scores - total).exp().to(v.dtype) @ v
 
 
 class UlyssesAttention(nn.Module):
@@ -112,16 +138,18 @@ class UlyssesAttention(nn.Module):
         super().__init__()
         self.core, self.ranks = CoreAttention(scale), ranks
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, sinks: Tensor | None = None) -> Tensor:
         """Return attention outputs [B, H, S/n, E] for q [B, H, S/n, E] and k, v [B, K, S/n, E].
 
-        The argument `mask` covers whole sequences of S tokens.
+        The argument `mask` covers whole sequences of S tokens, and `sinks` [H] all heads of the slice.
         """
         times = repeats(q.shape[1], k.shape[1], self.ranks.size)
         if times > 1:
             k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
         q, k, v = (self.ranks.scatter_heads(x) for x in (q, k, v))
-        return self.ranks.gather_heads(cast(Tensor, self.core(q, k, v, mask)))
+        if sinks is not None:
+            sinks = sinks.chunk(self.ranks.size)[self.ranks.index]
+        return self.ranks.gather_heads(cast(Tensor, self.core(q, k, v, mask, sinks)))
 
 
 @cache
@@ -269,7 +297,9 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Apply rotary positions to the first R dimensions of [B, H, S, E], pairing dimension i with i + R/2."""
     cos, sin = rotation
     if (width := cos.shape[-1]) < x.shape[-1]:
-        return torch.cat((rotate(x[..., :width], rotation), x[..., width:]), dim=-1)
+        parts = rotate(x[..., :width], rotation), x[..., width:]
+        # in the memory order of the projections, or attention's output would be copied
+        return torch.cat([part.transpose(1, 2) for part in parts], dim=-1).transpose(1, 2)
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 

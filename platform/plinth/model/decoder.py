@@ -125,8 +125,10 @@ class Decoder(nn.Module):
         if x is None:
             x = self.embed(ranks.slice(tokens))
         rotations = self._rotations(ranks.positions(x), x.dtype)
+        # the fused kernel of `sdpa` has no sinks
+        path = "flex" if self.config.sinks and self.attention == "auto" and x.is_cuda else self.attention
         masks = {
-            window: attention_mask(tokens, segments, x.dtype, whole=whole, path=self.attention, window=window)
+            window: attention_mask(tokens, segments, x.dtype, whole=whole, path=path, window=window)
             for window in rotations
         }
         for block in self.blocks:

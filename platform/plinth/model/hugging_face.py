@@ -11,6 +11,7 @@ Put code for reading files into `folder`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -48,7 +49,10 @@ def required_files(names: Collection[str]) -> tuple[str, ...]:
 MUP_TYPE = "plinth-mup"
 SEPARATE_TYPE = "plinth-separate"
 OWN_TYPES = (MUP_TYPE, SEPARATE_TYPE)
-OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window", "rotary_fraction")
+OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window", "rotary_fraction", "sinks")
+
+#: `model_type` that has attention sinks, and factors of its own for scores, embeddings, logits and residuals.
+GRANITE = "granite_swa"
 
 #: Fields of Hugging Face's configurations for which only one value is supported.
 _ONLY = {
@@ -56,6 +60,7 @@ _ONLY = {
     "attention_bias": False,
     "mlp_bias": False,
     "pretraining_tp": 1,
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0),
     "clip_qkv": None,
     "quantization_config": None,
 }
@@ -114,6 +119,7 @@ def hf_config(
         "use_cache": True,
         **(_own_fields(model) if kind.model_type in OWN_TYPES else layer_types.fields(model, kind.model_type, scaling)),
         **({"partial_rotary_factor": model.rotary_fraction, "pad_token_id": None} if kind.partly_rotated else {}),
+        **({"attention_multiplier": model.head_width**-0.5} if kind.model_type == GRANITE else {}),
     }
 
 
@@ -178,12 +184,14 @@ def model_of(config: Mapping[str, Any]) -> Model:
         if found != value:
             raise ValueError(f"{name} {found!r}, expected {value!r}")
     mup = config.get("mup")
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    head_dim = config.get("head_dim") or width // heads
+    if kind == GRANITE and not math.isclose(config.get("attention_multiplier", 1.0), head_dim**-0.5):
+        raise ValueError(f"attention_multiplier {config.get('attention_multiplier', 1.0)}, expected {head_dim**-0.5}")
     if kind in OWN_TYPES:
         implied = {name: config[name] for name in OWN_FIELDS if name in config}
     else:
         implied = {**known[kind], "window": layer_types.window_of(config), "rotary_fraction": fraction}
-    heads, width = config["num_attention_heads"], config["hidden_size"]
-    head_dim = config.get("head_dim") or width // heads
     return Model(
         layers=config["num_hidden_layers"],
         dim=width,

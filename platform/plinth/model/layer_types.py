@@ -2,6 +2,7 @@
 
     mistral, phi3           every layer slides, unless `sliding_window` is null
     ministral, qwen2/3      `layer_types` names the kind of each layer; all layers share their rotary positions
+    granite_swa             as ministral; `layer_rope_theta` may give each layer its own rotary base
     olmo3                   as ministral; rotary scaling belongs to the full layers, and `rope_parameters` may give
                             each kind its own positions
 
@@ -21,7 +22,11 @@ Kind = Literal["sliding", "full"]
 _KINDS: Final[Mapping[str, Kind]] = {"sliding_attention": "sliding", "full_attention": "full"}
 
 #: Window of files of these families that do not mention it.
-_TOKENS: Final = {"mistral": 4096, "phi3": None, "ministral": 4096, "qwen2": 4096, "qwen3": 4096, "olmo3": 4096}
+_TOKENS: Final[Mapping[str, int | None]] = {
+    **dict.fromkeys(("mistral", "ministral", "qwen2", "qwen3", "olmo3"), 4096),
+    "granite_swa": 128,
+    "phi3": None,
+}
 
 #: Families whose layers are all alike.
 _ALIKE: Final = ("mistral", "phi3")
@@ -33,11 +38,15 @@ def fields(model: Model, model_type: str, scaling: Mapping[str, Any] | None) -> 
     Args:
         scaling: the model's rotary scaling in Hugging Face's names.
     """
+    kinds = ["full_attention" if window is None else "sliding_attention" for window in model.windows]
+    if model_type == "granite_swa":
+        bases = [model.with_positions_of(window).rope_theta for window in model.windows]
+        tokens = {} if model.window is None else {"sliding_window": model.window.tokens}
+        return tokens | {"layer_types": kinds, "layer_rope_theta": bases}
     if model.window is None:
         return {}
     if model_type in _ALIKE:
         return {"sliding_window": model.window.tokens}
-    kinds = ["full_attention" if window is None else "sliding_attention" for window in model.windows]
     found = {"sliding_window": model.window.tokens, "layer_types": kinds}
     if model_type == "olmo3":
         return found | {"rope_parameters": _positions(model, model.window, scaling)}
@@ -57,13 +66,7 @@ def window_of(config: Mapping[str, Any]) -> SlidingWindow | None:
     Raises:
         ValueError: Plinth's decoder does not support the layers of the model.
     """
-    family, given = config["model_type"], config.get("layer_types")
-    if other := set(given or ()) - _KINDS.keys():
-        raise ValueError(f"layer_types {', '.join(sorted(other))}, expected {' or '.join(sorted(_KINDS))}")
-    tokens = config.get("sliding_window", _TOKENS.get(family)) if family in _TOKENS else None
-    if family.startswith("qwen") and not config.get("use_sliding_window", False):
-        tokens = None
-    kinds = [_KINDS[one] for one in given] if given else _usual_kinds(config, family, tokens)
+    family, tokens, kinds = config["model_type"], _tokens(config), _kinds(config)
     if len(kinds) != config["num_hidden_layers"]:
         raise ValueError(f"{len(kinds)} layer_types for {config['num_hidden_layers']} layers")
     if "sliding" not in kinds:
@@ -73,13 +76,28 @@ def window_of(config: Mapping[str, Any]) -> SlidingWindow | None:
     return SlidingWindow(tokens=tokens, layers=_shortest(kinds), rope_theta=_local_theta(config))
 
 
-def _usual_kinds(config: Mapping[str, Any], family: str, tokens: int | None) -> list[Kind]:
-    """Return the kinds of the layers of a configuration without `layer_types`."""
-    layers = range(config["num_hidden_layers"])
-    if tokens is None:
+def _tokens(config: Mapping[str, Any]) -> int | None:
+    """Return the number of keys in a configuration's window, or None if the family or the file has no window."""
+    family = config["model_type"]
+    if family not in _TOKENS or (family.startswith("qwen") and not config.get("use_sliding_window", False)):
+        return None
+    found: int | None = config.get("sliding_window", _TOKENS[family])
+    return found
+
+
+def _kinds(config: Mapping[str, Any]) -> list[Kind]:
+    """Return the kinds of a configuration's layers, by the family's default if the file does not list them."""
+    given, family, layers = config.get("layer_types"), config["model_type"], range(config["num_hidden_layers"])
+    if given:
+        if other := set(given) - _KINDS.keys():
+            raise ValueError(f"layer_types {', '.join(sorted(other))}, expected {' or '.join(sorted(_KINDS))}")
+        return [_KINDS[one] for one in given]
+    if _tokens(config) is None:
         return ["full" for _ in layers]
     if family.startswith("qwen"):
         return ["sliding" if layer >= config.get("max_window_layers", 28) else "full" for layer in layers]
+    if family == "granite_swa":
+        return ["sliding" if layer % 4 else "full" for layer in layers]
     if family == "olmo3":
         return ["full" if layer % 4 == 3 else "sliding" for layer in layers]
     return ["sliding" for _ in layers]
@@ -98,8 +116,19 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if given.keys() & _KINDS.keys():
         return {name: base | (given.get(name) or {}) for name in _KINDS}
     full = base | (config.get("rope_scaling") or {}) | given
+    if bases := config.get("layer_rope_theta"):
+        return {name: full | {"rope_theta": _common(bases, config, name)} for name in _KINDS}
     plain = {"rope_theta": full["rope_theta"]}
     return {"full_attention": full, "sliding_attention": plain if config["model_type"] == "olmo3" else full}
+
+
+def _common(bases: Sequence[float], config: Mapping[str, Any], name: str) -> float:
+    """Return the rotary base that all layers of a kind share; of all layers if there are none of the kind."""
+    own = {base for base, kind in zip(bases, _kinds(config), strict=True) if kind == _KINDS[name]}
+    found = own or set(bases)
+    if len(found) > 1 or not all(found):
+        raise ValueError(f"layer_rope_theta {sorted(found)} in layers of {name}, expected one positive base")
+    return found.pop()
 
 
 def rope_type(rope: Mapping[str, Any]) -> str:

@@ -198,6 +198,11 @@ class Model(Frozen):
     window: SlidingWindow | None = Field(
         None, exclude_if=lambda window: window is None, description="Sliding windows in some or all layers."
     )
+    sinks: bool = Field(
+        False,
+        exclude_if=lambda given: not given,
+        description="Attention sinks: a learned logit per head in the denominator of the softmax, as in gpt-oss.",
+    )
     norm_eps: float = Field(1e-5, gt=0, description="Constant added to the mean square in RMSNorm.")
     qk_norm: bool = Field(False, description="RMSNorm on queries and keys; always on for olmo2.")
     qkv_bias: bool = Field(
@@ -278,8 +283,14 @@ class Model(Frozen):
             raise ValueError("qk_norm false with architecture olmo2, which normalizes queries and keys; remove it")
         if self.qkv_bias and self.qk_norm:
             raise ValueError("no published model has both qkv_bias and qk_norm; remove one")
-        if self.window and self.window.rope_theta and self.architecture != "olmo2":
-            raise ValueError("no published model of architecture llama has window.rope_theta; remove it")
+        if self.sinks and (self.architecture == "olmo2" or self.qk_norm or self.qkv_bias):
+            raise ValueError("no published model has sinks with architecture olmo2, qk_norm or qkv_bias; remove one")
+        local = self.window is not None and self.window.rope_theta is not None and self.architecture == "llama"
+        if local and (not self.sinks or self.rope_scaling is not None):
+            raise ValueError(
+                "no published model of architecture llama has window.rope_theta without sinks or with rope_scaling; "
+                "remove it"
+            )
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not an integer head width; set head_dim")
         if self.head_width % 2:
@@ -295,7 +306,6 @@ class Model(Frozen):
             raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
         return self
 
-
     def _not_in_phi3(self) -> dict[str, bool]:
         """Return the features that Phi-3, the published form with partly rotated heads, does not have."""
         return {
@@ -303,6 +313,7 @@ class Model(Frozen):
             "qk_norm": self.qk_norm,
             "qkv_bias": self.qkv_bias,
             "rope_scaling": self.rope_scaling is not None,
+            "sinks": self.sinks,
             "a window in some layers only": len(set(self.windows)) > 1,
         }
 
@@ -353,6 +364,7 @@ class Published(NamedTuple):
         return (
             windows[self.windows]
             and self.partly_rotated == (model.rotary_fraction < 1)
+            and self.fields.get("sinks", False) == model.sinks
             and all(getattr(model, key) == value for key, value in self.fields.items())
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,6 +50,29 @@ def test_a_window_hides_keys_that_are_too_far_or_in_other_documents(segments: to
     blocks = attention_mask(SEGMENTS, segments, torch.float32, window=window, path="flex")
     core = CoreAttention(0.2)
     assert torch.allclose(core(q, k, v, dense), core(q, k, v, blocks), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("segments", [SEGMENTS, None], ids=["documents", "whole rows"])
+def test_sinks_are_those_of_gpt_oss(segments: torch.Tensor | None) -> None:
+    """Outputs and gradients of `transformers`' function for gpt-oss; FlexAttention's outputs."""
+    gpt_oss = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(3, heads, 200, 16, generator=generator, requires_grad=True) for heads in (4, 2, 2))
+    sinks = torch.randn(4, generator=generator).mul_(3).requires_grad_()
+    mask = attention_mask(SEGMENTS, segments, torch.float32, window=50)
+    module = SimpleNamespace(num_key_value_groups=2, sinks=sinks, training=False)
+    theirs = gpt_oss.eager_attention_forward(module, q, k, v, mask, 0.2)[0].transpose(1, 2)
+    core, given = CoreAttention(0.2), (q, k, v, sinks)
+    ours = core(q, k, v, mask, sinks)
+    assert torch.allclose(ours, theirs, atol=1e-6)
+    assert not torch.allclose(ours, core(q, k, v, mask), atol=1e-2)
+    weights = torch.randn(ours.shape, generator=generator)
+    for own, other in zip(*(torch.autograd.grad((x * weights).sum(), given) for x in (ours, theirs)), strict=True):
+        assert torch.allclose(own, other, atol=1e-4)
+    with torch.no_grad():
+        blocks = attention_mask(SEGMENTS, segments, torch.float32, window=50, path="flex")
+        assert torch.allclose(core(*(x.detach() for x in (q, k, v)), blocks, sinks.detach()), ours, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")

@@ -76,8 +76,9 @@ def test_documents_need_the_keys_that_their_mask_leaves() -> None:
     assert exact - causal == 12 * 2 * 8 * 7.5
 
 
-def test_partly_rotated_heads_have_the_same_products() -> None:
-    config = Model.model_validate(DENSE | {"rotary_fraction": 1 / 3})
+@pytest.mark.parametrize("form", [{"rotary_fraction": 1 / 3}, {"sinks": True}], ids=["partly rotated", "sinks"])
+def test_forms_with_the_products_of_llama(form: dict[str, float]) -> None:
+    config = Model.model_validate(DENSE | form)
     assert _counted(config, 101, 0) == ROWS * TOKENS * architectures.flops_exact(config, 101, TOKENS)
 
 

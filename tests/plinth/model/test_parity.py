@@ -62,6 +62,13 @@ KINDS = {
     "phi3, wide heads, window": BASE.model_copy(
         update={"rotary_fraction": 0.25, "head_dim": 16, "window": SlidingWindow(tokens=9, layers=("sliding",))}
     ),
+    "granite, no window": BASE.model_copy(update={"sinks": True}),
+    "granite, wide heads, yarn": BASE.model_copy(
+        update={"sinks": True, "head_dim": 16, "window": WINDOW, "rope_scaling": YARN, "kv_heads": 8, "layers": 4}
+    ),
+    "granite, local positions": BASE.model_copy(
+        update={"sinks": True, "window": SlidingWindow(tokens=9, layers=("full", "sliding"), rope_theta=90.0)}
+    ),
     "olmo3": OLMO2.model_copy(update={"layers": 5, "window": WINDOW, "tied_embeddings": False}),
     "olmo3, yarn in full layers": OLMO2.model_copy(
         update={"window": LOCAL.model_copy(update={"rope_theta": 500.0}), "rope_scaling": YARN}
@@ -77,8 +84,8 @@ KINDS = {
 def class_of(config: Model) -> str:
     if config.architecture == "olmo2":
         return "Olmo3" if config.window else "Olmo2"
-    if config.rotary_fraction < 1:
-        return "Phi3"
+    if config.rotary_fraction < 1 or config.sinks:
+        return "GraniteSWA" if config.sinks else "Phi3"
     if config.window and not config.qk_norm and not config.qkv_bias:
         return "Ministral" if "full" in config.window.layers else "Mistral"
     return "Qwen3" if config.qk_norm else "Qwen2" if config.qkv_bias else "Llama"
@@ -152,13 +159,15 @@ def test_what_our_decoder_does_not_compute_is_refused(tmp_path: Path) -> None:
     shape |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 32}
     rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
     yarn = rope | {"rope_type": "yarn", "original_max_position_embeddings": 16, "truncate": False}
-    known = "llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3"
+    known = "granite_swa, llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3"
     for name, kind, extra, found in (
         ("biased", "Llama", {"attention_bias": True}, "attention_bias True"),
         ("linear", "Llama", {"rope_parameters": rope}, "rope_type 'linear'"),
         ("uncut", "Llama", {"rope_parameters": yarn}, "yarn with truncate False"),
         ("partial", "Llama", {"rope_parameters": PARTIAL}, "partial_rotary_factor 0.5, expected 1.0"),
         ("longrope", "Phi3", {"rope_parameters": LONGROPE, "pad_token_id": 0}, "rope_type 'longrope'"),
+        ("scaled", "GraniteSWA", {"attention_multiplier": 0.3}, "attention_multiplier 0.3, expected 0.35"),
+        ("residuals", "GraniteSWA", {"residual_multiplier": 0.2}, "residual_multiplier 0.2, expected 1.0"),
         ("olmo", "Olmo", {}, f"model_type 'olmo', expected one of {known}"),
         ("gemma", "Gemma", {"head_dim": 8}, f"model_type 'gemma', expected one of {known}"),
     ):
@@ -179,6 +188,7 @@ def test_fields_that_old_configurations_leave_out() -> None:
     ("family", "fields", "kinds"),
     [("Mistral", {"sliding_window": 4}, "sss"), ("Mistral", {"sliding_window": None}, "fff"), ("Mistral", {}, "sss"),
      ("Ministral", {"sliding_window": 4}, "sss"), ("Olmo3", {"sliding_window": 4}, "sssfss"),
+     ("GraniteSWA", {"sliding_window": 4, "attention_multiplier": 128**-0.5}, "fsssfs"),
      ("Qwen2", {"use_sliding_window": True, "max_window_layers": 1}, "fss"),
      ("Qwen3", {"use_sliding_window": True, "max_window_layers": 0}, "sss"), ("Qwen2", {"sliding_window": 4}, "fff")],
 )  # fmt: skip
@@ -212,6 +222,7 @@ def test_olmo_3_as_published_scales_the_positions_of_full_layers_only() -> None:
      ("llama", {"layer_types": ["sliding_attention"] * 3, "sliding_window": 8}, "model of type llama without windows"),
      ("mistral", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "type mistral without"),
      ("qwen3", {"layer_types": ["full_attention"] * 2}, "2 layer_types for 3 layers"),
+     ("granite_swa", {"layer_rope_theta": [1e4, 1e4, 0], "attention_multiplier": 8**-0.5}, "layer_rope_theta"),
      ("olmo3", {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}},
       "rope_type 'linear' in sliding layers only")],
 )  # fmt: skip

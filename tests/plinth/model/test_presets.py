@@ -53,6 +53,7 @@ def test_parameter_counts(name: str) -> None:
         {"architecture": "olmo2"},
         {"window": {"tokens": 8}},
         {"rotary_fraction": 0.5},
+        {"sinks": True},
         {"architecture": "olmo2", "kv_heads": 1, "head_dim": 24, "tied_embeddings": False},
         {"mup": MuP(base_dim=64), "rope_scaling": RopeScaling(), "z_loss": 1e-4, "init": "megatron"},
     ],
@@ -89,7 +90,7 @@ def test_a_window_is_in_no_dump_of_a_model_without() -> None:
     assert Model.model_validate_json(windowed.model_dump_json()) == windowed.model_copy(update={"preset": None})
     with pytest.raises(ValidationError, match="layers are all full"):
         Model.model_validate({"window": {"layers": ["full"]}})
-    with pytest.raises(ValidationError, match=r"no published model of architecture llama has window\.rope_theta"):
+    with pytest.raises(ValidationError, match=r"architecture llama has window\.rope_theta without sinks"):
         Model.model_validate({"window": {"rope_theta": 1e4}})
 
 
@@ -104,6 +105,13 @@ def test_partly_rotated_heads_are_those_of_a_published_form(fields: dict[str, ob
     assert "rotary_fraction" not in Model().model_dump()
     with pytest.raises(ValidationError, match=found):
         Model.model_validate(fields)
+
+
+def test_sinks_are_those_of_a_published_form() -> None:
+    assert "sinks" not in Model().model_dump()
+    assert Model(sinks=True).model_dump()["sinks"]
+    with pytest.raises(ValidationError, match="no published model has sinks with architecture olmo2"):
+        Model(sinks=True, qk_norm=True)
 
 
 def test_olmo2_implies_its_qk_norm() -> None:

@@ -25,6 +25,7 @@ OLMO2 = {"architecture": "olmo2"}
 UNTIED = {"tied_embeddings": False}
 OLMO3 = OLMO2 | {"window": SlidingWindow(tokens=5, layers=("sliding", "full"), rope_theta=500.0)}
 PHI3 = {"qk_norm": False, "rotary_fraction": 0.5}
+SINKS = {"qk_norm": False, "sinks": True, "window": SlidingWindow(tokens=5, layers=("sliding", "full"))}
 UNEVEN = {"layers": 5}  # over two stages, and over four
 
 Combination = tuple[str, dict[str, Any], dict[str, Any]]
@@ -54,6 +55,10 @@ TWO: list[Combination] = [
     ("phi3, tensor", {"zero_stage": 1, "tensor": 2}, {"model": PHI3}),
     ("phi3, sequence", {"zero_stage": 1, "sequence": 2}, {"model": PHI3}),
     ("phi3, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": PHI3}),
+    ("sinks, tensor", {"zero_stage": 1, "tensor": 2}, {"model": SINKS}),
+    ("sinks, sequence", {"zero_stage": 1, "sequence": 2}, {"model": SINKS}),
+    ("sinks, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": SINKS}),
+    ("sinks, zero 3, recomputed", {"zero_stage": 3, "activation_checkpointing": 1}, {"model": SINKS}),
     ("qwen2, tensor", {"zero_stage": 1, "tensor": 2}, {"model": {"qk_norm": False, "qkv_bias": True}}),
     ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
     ("fp16, zero 2", {"zero_stage": 2, "loss_scale": LossScale(static=128)}, {"precision": "fp16"}),

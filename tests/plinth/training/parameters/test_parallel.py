@@ -84,6 +84,12 @@ def test_flash_takes_no_window() -> None:
     assert not list(problems(Parallel(attention="flex"), model, **places))
 
 
+def test_flash_has_no_sinks() -> None:
+    places = {"ranks": 1, "sequence_tokens": 64, "precision": "fp32"}
+    (refusal,) = problems(Parallel(attention="flash"), Model(document_mask=False, sinks=True), **places)
+    assert "sinks need it" in refusal[1]
+
+
 def test_flash_takes_no_documents() -> None:
     block, places = Parallel(attention="flash"), {"ranks": 1, "sequence_tokens": 64, "precision": "fp32"}
     assert [key for key, _ in problems(block, MODEL, **places)] == ["attention"]
