@@ -27,6 +27,8 @@ REFUSED = {
 }  # fmt: skip
 #: Values of keys whose schema is free.
 KNOWN: dict[str, list[Any]] = {
+    "model.rotary_fraction": [0.5],
+    "model.window.layers": [["sliding", "full"], ["full", "sliding", "sliding"]],
     "optimizer.kind": ["muon"],
     "optimizer.options": [{"momentum": 0.9, "scale": "spectral"}],
     "optimizer.horizons": [[0.5]],

@@ -36,6 +36,8 @@ from plinth.storage.atomic import write_bytes
 #     a prompt of T tokens            bytes = 2 P + T k         FLOPs = T 2 P' + 2 L H E T^2
 #     k = 4 L K E  bytes of keys and values per token           P' excludes the output projection: one token needs it
 #
+# A layer with a sliding window of W keys reads and computes at most W of them per token, and keeps no others.
+#
 # Assumptions: one device; weights, keys and values in BF16; dense peak and full bandwidth of the data sheet; computing
 # and reading overlap; no other overhead. Memory: weights, and as many full contexts as fit into 90% of the device.
 
@@ -63,14 +65,17 @@ def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
         "parameters": counted.total,
         "context": context,
         "weights_bytes": BYTES * counted.total,
-        "kv_bytes_per_token": kv_bytes(model),
+        "kv_bytes_per_token": kv_bytes(model, context) // context,
         "devices": {name: on(device, model, vocab_size, context) for name, device in DEVICES.items()},
     }
 
 
-def kv_bytes(model: Model, width: int = BYTES) -> int:
-    """Return the bytes of keys and values per token, with `width` bytes per number."""
-    return 2 * model.layers * model.kv_heads * model.head_width * width
+def kv_bytes(model: Model, context: int, width: int = BYTES) -> int:
+    """Return the bytes of keys and values of a sequence of `context` tokens, with `width` bytes per number.
+
+    A layer with a sliding window keeps the keys and values of the window only.
+    """
+    return 2 * sum(architectures.square_keys(model, context)) * model.kv_heads * model.head_width * width
 
 
 def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str,
     If the weights do not fit, `sequences` is 0 and the speeds are None.
     """
     weights = BYTES * architectures.parameters(model, vocab_size).total
-    fit = max(0, int((USABLE * device.memory_bytes - weights) // (context * kv_bytes(model))))
+    fit = max(0, int((USABLE * device.memory_bytes - weights) // kv_bytes(model, context)))
     if not fit:
         return {"sequences": 0, "first_token_s": None, "tokens_per_s": None, "tokens_per_s_full": None}
     return {
@@ -94,16 +99,17 @@ def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str,
 def token_s(device: Device, model: Model, vocab_size: int, context: int, sequences: int) -> float:
     """Return the seconds of one forward pass that adds one token to each of `sequences` sequences."""
     matrices = _matrices(model, vocab_size)
-    read = BYTES * matrices + sequences * context * kv_bytes(model)
-    attention = 4 * model.layers * model.heads * model.head_width * context
+    read = BYTES * matrices + sequences * kv_bytes(model, context)
+    attention = 4 * model.heads * model.head_width * sum(architectures.square_keys(model, context))
     return max(read / device.memory_bytes_per_s, sequences * (2 * matrices + attention) / device.bf16_flops)
 
 
 def prompt_s(device: Device, model: Model, vocab_size: int, tokens: int) -> float:
     """Return the seconds to the first token after a prompt of `tokens` tokens."""
     matrices, output = _matrices(model, vocab_size), vocab_size * model.dim
-    read = BYTES * matrices + tokens * kv_bytes(model)
-    attention = 2 * model.layers * model.heads * model.head_width * tokens**2  # causal: half of the square
+    read = BYTES * matrices + kv_bytes(model, tokens)
+    pairs = sum(keys * (2 * tokens - keys) for keys in architectures.square_keys(model, tokens))
+    attention = 2 * model.heads * model.head_width * pairs  # causal: half of the square
     work = tokens * 2 * (matrices - output) + 2 * output + attention
     return max(read / device.memory_bytes_per_s, work / device.bf16_flops)
 

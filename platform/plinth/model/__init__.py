@@ -5,6 +5,8 @@ These modules do not import torch, so recipes, plans and reports can use them:
     parameters      the configuration, and descriptions of architectures
     architectures   the architectures: published names, parameter counts, floating-point operations
     hugging_face    names and configurations in Hugging Face's layout; export formats
+    layer_types     sliding windows and rotary positions of layers in Hugging Face's configurations
+    packed          packed projections in model files
 
 These modules import torch:
 

@@ -1,7 +1,10 @@
 """Architectures of the decoder, with their parameter counts and FLOPs. This module does not import torch.
 
-    LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); Qwen2 if `qkv_bias` is set, Qwen3 if `qk_norm` is set
-    OLMO2    norms on each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2)
+    LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); Qwen2 if `qkv_bias` is set, Qwen3 if `qk_norm` is set,
+             Mistral if every layer has a sliding window, Phi-3 if `rotary_fraction` is set,
+             Granite with sliding windows if `sinks` is set
+    OLMO2    norms on each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2); OLMo 3
+             with sliding windows
 
 To add an architecture, add a record to `ARCHITECTURES`, its name to `parameters.ArchitectureName`, and a block to
 `blocks`.
@@ -26,7 +29,8 @@ def llama_counts(model: Model) -> BlockCounts:
         attention=2 * model.dim * model.heads * head + 2 * model.dim * model.kv_heads * head,
         feed_forward=3 * model.dim * model.ffn_dim,
         norms=2 * model.dim + (2 * head if model.qk_norm else 0),
-        biases=(model.heads + 2 * model.kv_heads) * head if model.qkv_bias else 0,
+        biases=((model.heads + 2 * model.kv_heads) * head if model.qkv_bias else 0)
+        + (model.heads if model.sinks else 0),
     )
 
 
@@ -44,8 +48,14 @@ LLAMA = Architecture(
     recomputes_output=False,
     published=(
         Published("llama", "LlamaForCausalLM", {"qk_norm": False, "qkv_bias": False}),
-        Published("qwen2", "Qwen2ForCausalLM", {"qk_norm": False, "qkv_bias": True}),
-        Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True, "qkv_bias": False}),
+        Published("mistral", "MistralForCausalLM", {"qk_norm": False, "qkv_bias": False}, "every layer"),
+        Published("ministral", "MinistralForCausalLM", {"qk_norm": False, "qkv_bias": False}, "listed"),
+        Published("phi3", "Phi3ForCausalLM", {"qk_norm": False, "qkv_bias": False}, "all or none", partly_rotated=True),
+        Published(
+            "granite_swa", "GraniteSWAForCausalLM", {"qk_norm": False, "qkv_bias": False, "sinks": True}, "listed"
+        ),
+        Published("qwen2", "Qwen2ForCausalLM", {"qk_norm": False, "qkv_bias": True}, "listed"),
+        Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True, "qkv_bias": False}, "listed"),
     ),
 )
 
@@ -71,7 +81,10 @@ OLMO2 = Architecture(
     counts=olmo2_counts,
     norms=olmo2_norms,
     recomputes_output=True,
-    published=(Published("olmo2", "Olmo2ForCausalLM", {"qk_norm": True, "qkv_bias": False}),),
+    published=(
+        Published("olmo2", "Olmo2ForCausalLM", {"qk_norm": True, "qkv_bias": False}),
+        Published("olmo3", "Olmo3ForCausalLM", {"qk_norm": True, "qkv_bias": False}, "listed"),
+    ),
 )
 
 #: Descriptions of all architectures, by name.
@@ -93,7 +106,7 @@ def published() -> Iterator[tuple[ArchitectureName, Published]]:
 
 
 class ParameterCounts(Frozen):
-    """Parameter counts of a model, by component; `norms` counts norm gains and all biases."""
+    """Parameter counts of a model, by component; `norms` counts norm gains, all biases and attention sinks."""
 
     embedding: int
     attention: int
@@ -128,33 +141,56 @@ def flops_exact(model: Model, vocab_size: int, sequence_tokens: int) -> int:
     """Return training FLOPs per token of all matrix products.
 
     The sum has two parts: 6 per matrix parameter, including the output projection but not the embedding look-up, and 12
-    L H Q S for attention over the full S x S matrix. Published utilization figures use this convention (Chowdhery et
-    al. 2022, "PaLM", appendix B). Without recomputation and with unfused attention, the result equals that of
-    `torch.utils.flop_counter`.
+    H Q S for the attention of each layer over the full S x S matrix. Published utilization figures use this convention
+    (Chowdhery et al. 2022, "PaLM", appendix B). Without recomputation and with unfused attention, the result equals
+    that of `torch.utils.flop_counter`.
+
+    A layer with a sliding window counts min(S, W) keys per token, because the model needs no more. PyTorch's counter
+    counts S there too if a kernel computes the scores outside the window and masks them.
     """
-    return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * sequence_tokens
+    keys = sum(square_keys(model, sequence_tokens))
+    return 6 * _matrices(model, vocab_size) + 12 * model.heads * model.head_width * keys
 
 
-def keys_per_token(documents: Sequence[int]) -> float:
+def square_keys(model: Model, sequence_tokens: int) -> list[int]:
+    """Return the keys per token of each layer without causal mask: the sequence length, or the window if smaller."""
+    return [min(sequence_tokens, window or sequence_tokens) for window in model.windows]
+
+
+def keys_per_token(documents: Sequence[int], window: int | None = None) -> float:
     """Return the mean number of keys that a token attends to, including itself, for documents of these lengths.
 
     For document lengths l, this is the sum of l (l + 1) / 2 divided by the sum of l. If every row of S tokens is one
-    document, the mean is (S + 1) / 2.
+    document, the mean is (S + 1) / 2. With a sliding window of W keys, the tokens after the first W of a document have
+    W keys each.
     """
-    return sum(length * (length + 1) // 2 for length in documents) / sum(documents)
+    pairs = 0
+    for length in documents:
+        first = min(length, window or length)
+        pairs += first * (first + 1) // 2 + (length - first) * first
+    return pairs / sum(documents)
 
 
-def flops_causal(model: Model, vocab_size: int, keys: float) -> float:
+def layer_keys(model: Model, documents: Sequence[int]) -> list[float]:
+    """Return the keys per token of each layer, for documents of these lengths."""
+    found = {window: keys_per_token(documents, window) for window in set(model.windows)}
+    return [found[window] for window in model.windows]
+
+
+def flops_causal(model: Model, vocab_size: int, keys: Sequence[float]) -> float:
     """Return training FLOPs per token as in `flops_exact`, but count attention only over the keys that a token attends
     to.
 
     Args:
-        keys: keys per token, from `keys_per_token`; with document masks, only keys in the token's own document count.
+        keys: keys per token of each layer, from `layer_keys`; with document masks, only keys in the token's own
+            document count.
     """
-    return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * keys
+    return 6 * _matrices(model, vocab_size) + 12 * model.heads * model.head_width * sum(keys)
 
 
-def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: int = 0, fused: bool = True) -> float:
+def flops_hardware(
+    model: Model, vocab_size: int, keys: Sequence[float], *, every: int = 0, fused: bool = True
+) -> float:
     """Return training FLOPs per token that a device executes.
 
     FlashAttention recomputes the scores in the backward pass, so attention costs 14 L H Q S instead of the 12 L H Q S
@@ -163,15 +199,17 @@ def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: in
     architecture normalizes the feed-forward's output, that output is recomputed too.
 
     Args:
-        keys: keys per token that the kernel computes; the row length if the kernel masks keys without skipping them.
-        recomputed: number of blocks whose activations are recomputed.
+        keys: keys per token that the kernel of each layer computes; the row length if the kernel masks keys without
+            skipping them.
+        every: `activation_checkpointing` of the recipe: every n-th block is recomputed; 0 for none.
         fused: True for FlashAttention or FlexAttention.
     """
-    counted, attention = parameters(model, vocab_size), model.heads * model.head_width * keys
+    counted, attention = parameters(model, vocab_size), model.heads * model.head_width
     skipped = 0 if architecture(model.architecture).recomputes_output else model.dim * model.ffn_dim
-    again = 2 * ((counted.attention + counted.feed_forward) // model.layers - skipped) + 4 * attention
-    whole = 6 * _matrices(model, vocab_size) + (14 if fused else 12) * model.layers * attention
-    return whole + recomputed * again
+    again = 2 * ((counted.attention + counted.feed_forward) // model.layers - skipped)
+    recomputed = keys[every - 1 :: every] if every else ()
+    whole = 6 * _matrices(model, vocab_size) + (14 if fused else 12) * attention * sum(keys)
+    return whole + len(recomputed) * again + 4 * attention * sum(recomputed)
 
 
 def _matrices(model: Model, vocab_size: int) -> int:

@@ -10,6 +10,13 @@ Attention paths for training, which a recipe may set (`AttentionPath`):
            document. It is compiled once per shape on GPUs; on CPUs torch 2.13 cannot compute its gradient
     flash  `sdpa` restricted to the FlashAttention kernel (arXiv:2307.08691); fails if the kernel is unsupported, and
            accepts no mask
+
+A layer with a sliding window of W keys attends to the key of the token itself and the W - 1 keys before it, within the
+token's document. A window needs a mask: dense with `sdpa`; `flex` skips the blocks outside of the window.
+
+Attention sinks are one logit per query head in the denominator of the softmax, without a value. FlexAttention returns
+the denominator, so its output is scaled; `sdpa` computes the whole matrix of scores instead, because PyTorch's fused
+kernels do not return the denominator with a gradient. `auto` is therefore `flex` on GPUs, and `flash` has no sinks.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from plinth.model.division import SequenceRanks
 from plinth.model.parameters import AttentionPath, Model, RopeScaling, repeats
@@ -37,21 +44,22 @@ class LayerKeyValues(NamedTuple):
     values: Tensor  # [B, K, T, E]
     sequences: Tensor  # 0, 1, … [B]
     positions: Tensor  # [B, S]
-    mask: Tensor | None  # additive [B, 1, 1, seen slots]; None in the pass over prompts
+    mask: Tensor | None  # additive [B, 1, S, seen slots]; in the pass over prompts None unless the layer has a window
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, sinks: Tensor | None = None) -> Tensor:
         """Return attention outputs [B, H, S, E] for rotated queries q [B, H, S, E], and cache the keys and values.
 
-        The arguments k and v [B, K, S, E] are the keys and values of this forward pass.
+        The arguments k and v [B, K, S, E] are the keys and values of this forward pass. See `attended` for the others.
         """
         length = q.shape[2]
-        if self.mask is None:
+        if self.mask is None or length > 1:
             self.keys[:, :, :length], self.values[:, :, :length] = k, v
-            grouped = q.shape[1] != k.shape[1]
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+            return attended(q, k, v, self.mask, scale, sinks)
         slots = self.positions[:, 0]
         self.keys[self.sequences, :, slots], self.values[self.sequences, :, slots] = k[:, :, 0], v[:, :, 0]
         seen = self.mask.shape[-1]
+        if sinks is not None:
+            return attended(q, self.keys[:, :, :seen], self.values[:, :, :seen], self.mask, scale, sinks)
         # query heads that share a key head are folded into the query dimension, without a copy
         grouped_q = q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])
         found = functional.scaled_dot_product_attention(
@@ -60,8 +68,8 @@ class LayerKeyValues(NamedTuple):
         return found.reshape(q.shape)
 
 
-#: Mask within documents: additive [B, 1, S, S], FlexAttention's, or None if every sequence is one document. In
-#: generation, the keys and values of earlier tokens.
+#: Mask within documents and windows: additive [B, 1, S, S] or [1, 1, S, S], FlexAttention's, or None for plainly causal
+#: attention. In generation, the keys and values of earlier tokens.
 Mask = Tensor | BlockMask | LayerKeyValues | None
 
 Rotation = tuple[Tensor, Tensor]
@@ -75,21 +83,44 @@ class CoreAttention(nn.Module):
         self.scale = scale
         self.flash = False  # FlashAttention's kernel or an error
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, sinks: Tensor | None = None) -> Tensor:
         """Return attention outputs [B, H, S, E] for q [B, H, S, E] and k, v [B, K, S, E].
 
-        Attention is causal; with a document mask, it stays within each document.
+        Attention is causal; with a mask, it stays within each document or window. See `attended` for `sinks`.
         """
         if isinstance(mask, LayerKeyValues):
-            return mask.attend(q, k, v, self.scale)
-        grouped = q.shape[1] != k.shape[1]
+            return mask.attend(q, k, v, self.scale, sinks)
         if isinstance(mask, BlockMask):
             attend = _flex() if q.is_cuda else flex_attention
-            return cast(Tensor, attend(q, k, v, block_mask=mask, scale=self.scale, enable_gqa=grouped))
+            options = {"block_mask": mask, "scale": self.scale, "enable_gqa": q.shape[1] != k.shape[1]}
+            if sinks is None:
+                return cast(Tensor, attend(q, k, v, **options))
+            output, found = attend(q, k, v, **options, return_aux=AuxRequest(lse=True))
+            share = (found.lse - sinks.float()[:, None]).sigmoid()  # of the keys in the denominator
+            return cast(Tensor, output * share.unsqueeze(-1).to(output.dtype))
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if self.flash and mask is None else nullcontext():
-            return functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=grouped
-            )
+            return attended(q, k, v, mask, self.scale, sinks)
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, sinks: Tensor | None) -> Tensor:
+    """Return attention outputs [B, H, S, E] for q [B, H, S, E] and k, v [B, K, T, E].
+
+    Args:
+        mask: additive [B, 1, S, T], or None for causal attention with T = S.
+        sinks: logit of each query head that is added to the softmax's denominator [H] (gpt-oss, arXiv:2508.10925).
+    """
+    groups = q.shape[1] // k.shape[1]
+    if sinks is None:
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=groups > 1
+        )
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    if mask is None:
+        mask = additive(~band(q.shape[2], None, q.device), q.dtype)
+    scores = (q @ k.transpose(-2, -1)).float() * scale + mask
+    total = torch.logaddexp(scores.logsumexp(-1, keepdim=True), sinks.float()[:, None, None])
+    return (scores - total).exp().to(v.dtype) @ v
 
 
 class UlyssesAttention(nn.Module):
@@ -107,16 +138,18 @@ class UlyssesAttention(nn.Module):
         super().__init__()
         self.core, self.ranks = CoreAttention(scale), ranks
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, sinks: Tensor | None = None) -> Tensor:
         """Return attention outputs [B, H, S/n, E] for q [B, H, S/n, E] and k, v [B, K, S/n, E].
 
-        The argument `mask` covers whole sequences of S tokens.
+        The argument `mask` covers whole sequences of S tokens, and `sinks` [H] all heads of the slice.
         """
         times = repeats(q.shape[1], k.shape[1], self.ranks.size)
         if times > 1:
             k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
         q, k, v = (self.ranks.scatter_heads(x) for x in (q, k, v))
-        return self.ranks.gather_heads(cast(Tensor, self.core(q, k, v, mask)))
+        if sinks is not None:
+            sinks = sinks.chunk(self.ranks.size)[self.ranks.index]
+        return self.ranks.gather_heads(cast(Tensor, self.core(q, k, v, mask, sinks)))
 
 
 @cache
@@ -131,60 +164,90 @@ def _block_mask() -> Any:
 
 
 def attention_mask(
-    segments: Tensor | None, dtype: torch.dtype, *, whole: bool | None = None, path: AttentionPath = "auto"
+    tokens: Tensor,
+    segments: Tensor | None,
+    dtype: torch.dtype,
+    *,
+    whole: bool | None = None,
+    path: AttentionPath = "auto",
+    window: int | None = None,
 ) -> Mask:
-    """Return the mask that keeps attention within each document, or None if no mask is needed.
+    """Return the mask that keeps attention within each document and window, or None if attention is plainly causal.
 
     Args:
+        tokens: ids of whole sequences [B, S]; only shape and device are used.
         segments: document number of each token [B, S], or None.
         dtype: dtype of the queries.
         whole: True if no document ends within a sequence. If None, `segments` is checked, but only on CPUs, where the
             check does not wait for a device.
         path: attention path that uses the mask.
+        window: keys that a token attends to, including itself, or None without a limit.
     """
-    if segments is None or whole:
-        return None
-    if path == "flex" or (segments.is_cuda and path == "auto"):
-        return flex_mask(segments)
-    if segments.is_cuda:
-        return document_mask(segments, dtype)
-    if whole is None and bool((segments == segments[:, :1]).all()):
-        return None
-    return document_mask(segments, dtype)
+    length, device = tokens.shape[1], tokens.device
+    blocks = path == "flex" or (path == "auto" and tokens.is_cuda)
+    if window is not None and window >= length:
+        window = None
+    if whole or (segments is not None and whole is None and not blocks and _all_whole(segments)):
+        segments = None
+    if segments is not None:
+        return flex_mask(segments, window) if blocks else document_mask(segments, dtype, window)
+    if path == "flex" or (blocks and window is not None):
+        return causal_mask(length, device, window)
+    return None if window is None else additive(~band(length, window, device)[None, None], dtype)
+
+
+def _all_whole(segments: Tensor) -> bool:
+    """Return True if no document ends within a sequence. Return False on GPUs, without waiting for the device."""
+    return not segments.is_cuda and bool((segments == segments[:, :1]).all())
 
 
 @cache
-def causal_mask(length: int, device: torch.device) -> BlockMask:
-    """Return FlexAttention's causal mask for sequences without document boundaries, cached by length."""
-    return create_block_mask(lambda b, head, q, k: q >= k, None, None, length, length, device=device)
+def causal_mask(length: int, device: torch.device, window: int | None = None) -> BlockMask:
+    """Return FlexAttention's mask for sequences without document boundaries, cached by length."""
+
+    def within(b: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return q >= k if window is None else (q >= k) & (q - k < window)
+
+    return create_block_mask(within, None, None, length, length, device=device)
 
 
-def flex_mask(segments: Tensor) -> BlockMask:
+def flex_mask(segments: Tensor, window: int | None = None) -> BlockMask:
     """Return FlexAttention's document mask for `segments` [B, S], without waiting for the device."""
     batch, length = segments.shape
 
     def within(b: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (q >= k) & (segments[b, q] == segments[b, k])
+        seen = (q >= k) & (segments[b, q] == segments[b, k])
+        return seen if window is None else seen & (q - k < window)
 
     make = _block_mask() if segments.is_cuda else create_block_mask
     return cast(BlockMask, make(within, batch, None, length, length, device=segments.device))
 
 
-def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
+def document_mask(segments: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
     """Return the additive mask [B, 1, S, S] that lets each token attend to itself and to earlier tokens of its
-    document."""
-    length = segments.shape[1]
+    document, within the window if there is one."""
     unseen = segments[:, None, :, None] != segments[:, None, None, :]
-    unseen |= torch.ones(length, length, dtype=torch.bool, device=segments.device).triu(1)
-    return torch.zeros(unseen.shape, dtype=dtype, device=segments.device).masked_fill_(unseen, -math.inf)
+    return additive(unseen.logical_or_(~band(segments.shape[1], window, segments.device)), dtype)
+
+
+def band(length: int, window: int | None, device: torch.device) -> Tensor:
+    """Return the keys [S, S] that each query of a sequence sees: its own and those before it, within the window."""
+    seen = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
+    return seen if window is None else seen.triu_(1 - window)
+
+
+def additive(unseen: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the additive mask that hides the keys in `unseen`."""
+    return torch.zeros(unseen.shape, dtype=dtype, device=unseen.device).masked_fill_(unseen, -math.inf)
 
 
 def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
     """Return the cosines and sines of the rotary angles (Su et al., arXiv:2104.09864) in `dtype`, computed in FP32.
 
-    Cosines and sines have the shape [S, E] for positions [S], and [B, 1, S, E] for positions [B, S].
+    Cosines and sines have the shape [S, R] for positions [S], and [B, 1, S, R] for positions [B, S]. R is the rotated
+    width of a head.
     """
-    width, device = config.head_width, positions.device
+    width, device = config.rotary_width, positions.device
     frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     factor = 1.0
     if config.rope_scaling is not None:
@@ -231,8 +294,12 @@ def _llama3(frequency: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Apply rotary positions to [B, H, S, E], pairing dimension i with i + E/2."""
+    """Apply rotary positions to the first R dimensions of [B, H, S, E], pairing dimension i with i + R/2."""
     cos, sin = rotation
+    if (width := cos.shape[-1]) < x.shape[-1]:
+        parts = rotate(x[..., :width], rotation), x[..., width:]
+        # in the memory order of the projections, or attention's output would be copied
+        return torch.cat([part.transpose(1, 2) for part in parts], dim=-1).transpose(1, 2)
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
@@ -281,10 +348,22 @@ class Layout(NamedTuple):
     targets: Tensor | None = None  # ids [N]; None: return logits
     cache: KeyValues | None = None  # key/value cache; a mask then covers its slots
 
-    def seen(self, layer: int) -> Tensor | LayerKeyValues | None:
+    def mask_within(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """Return the mask of layers with this window: None, or additive [B, 1, S, K]."""
+        cached = self.cache is not None and self.mask is not None
+        keys = self.positions.shape[1] if self.mask is None else self.mask.shape[-1]
+        if window is None or window >= keys:
+            return self.mask
+        slots = torch.arange(keys, device=self.positions.device).unsqueeze(0) if cached else self.positions
+        far = (self.positions.unsqueeze(2) - slots.unsqueeze(1) >= window).unsqueeze(1)
+        if self.mask is None:
+            return additive(far.logical_or_(~band(keys, None, far.device)), dtype)
+        return self.mask.masked_fill(far, -math.inf)
+
+    def seen(self, layer: int, mask: Tensor | None) -> Tensor | LayerKeyValues | None:
         """Return the `mask` argument for the attention of a layer: the layer's cache slots if there is a cache, else
-        the attention mask."""
-        return self.mask if self.cache is None else self.cache.layer(layer, self.positions, self.mask)
+        the attention mask `mask`, from `mask_within`."""
+        return mask if self.cache is None else self.cache.layer(layer, self.positions, mask)
 
     def of_slice(self, index: int, ranks: int) -> SliceTargets:
         """Return the requested outputs and the targets in slice `index` of every sequence, cut into `ranks` slices."""
@@ -319,5 +398,4 @@ def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:
     """
     query, key = branches[:, :, None], branches[:, None, :]
     seen = ((key == 0) | (key == query)).tril()
-    mask = torch.zeros(seen.shape, dtype=dtype, device=branches.device)
-    return mask.masked_fill_(~seen, -torch.inf).unsqueeze(1)
+    return additive(~seen, dtype).unsqueeze(1)

@@ -50,6 +50,7 @@ class Attention(nn.Module, ABC):
         "q_proj.bias": DIVIDED_BIAS,
         "k_proj.bias": DIVIDED_BIAS,
         "v_proj.bias": DIVIDED_BIAS,
+        "sinks": DIVIDED_BIAS,
     }
 
     def __init__(self, config: Model, division: Division) -> None:
@@ -60,6 +61,7 @@ class Attention(nn.Module, ABC):
         self.k_proj = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=biased)
         self.v_proj = nn.Linear(config.dim, config.kv_heads * self.head_dim, bias=biased)
         self.o_proj = nn.Linear(config.heads * self.head_dim, config.dim, bias=False)
+        self.sinks = nn.Parameter(torch.zeros(config.heads)) if config.sinks else None
         divided = division.sequence.size > 1
         self.core = UlyssesAttention(self.scale, division.sequence) if divided else CoreAttention(self.scale)
 
@@ -121,9 +123,10 @@ class Block(nn.Module, ABC):
 
     self_attn: Attention
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, config: Model, index: int) -> None:
         super().__init__()
         self.index = index  # index within the whole model
+        self.window = config.window_at(index)  # keys that a token attends to, or None without a limit
 
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
         """Add attention, then feed-forward, to the residual stream. Without a mask, attention is causal.
@@ -132,7 +135,7 @@ class Block(nn.Module, ABC):
         the last layer, this saves work, because only the keys and values of the other tokens are needed.
         """
         q, k, v = self.before(x, rotation)
-        return self.after(x, self.self_attn.core(q, k, v, mask), outputs)
+        return self.after(x, self.self_attn.core(q, k, v, mask, self.self_attn.sinks), outputs)
 
     @abstractmethod
     def before(self, x: Tensor, rotation: Rotation) -> Heads:
@@ -149,7 +152,8 @@ def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
 
 
 # Llama's block: each sublayer after a norm of its input. With `qkv_bias` it is Qwen2's (arXiv:2407.10671), with
-# `qk_norm` Qwen3's (arXiv:2505.09388), which normalizes queries and keys per head before rotation.
+# `qk_norm` Qwen3's (arXiv:2505.09388), which normalizes queries and keys per head before rotation. With `sinks` it is
+# Granite's with sliding windows, whose sinks are gpt-oss's (arXiv:2508.10925).
 
 
 class LlamaAttention(Attention):
@@ -182,7 +186,7 @@ class LlamaBlock(Block):
     }
 
     def __init__(self, config: Model, index: int, division: Division) -> None:
-        super().__init__(index)
+        super().__init__(config, index)
         self.input_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.self_attn = LlamaAttention(config, division)
         self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
@@ -244,7 +248,7 @@ class Olmo2Block(Block):
     }
 
     def __init__(self, config: Model, index: int, division: Division) -> None:
-        super().__init__(index)
+        super().__init__(config, index)
         self.self_attn = Olmo2Attention(config, division)
         self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
         self.mlp = FeedForward(config, division)

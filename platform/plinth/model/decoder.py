@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from plinth.model.architectures import architecture
-from plinth.model.attention import CoreAttention, KeyValues, Layout, attention_mask, causal_mask, rotary
+from plinth.model.attention import CoreAttention, KeyValues, Layout, Rotation, attention_mask, rotary
 from plinth.model.blocks import Block
 from plinth.model.division import (
     GAIN,
@@ -124,12 +124,15 @@ class Decoder(nn.Module):
         ranks = self.division.sequence
         if x is None:
             x = self.embed(ranks.slice(tokens))
-        mask = attention_mask(segments, x.dtype, whole=whole, path=self.attention)
-        if mask is None and self.attention == "flex":
-            mask = causal_mask(tokens.shape[1], tokens.device)
-        rotation = rotary(self.config, ranks.positions(x), x.dtype)
-        for block in self.layers.values():
-            x = block(x, rotation, mask)
+        rotations = self._rotations(ranks.positions(x), x.dtype)
+        # the fused kernel of `sdpa` has no sinks
+        path = "flex" if self.config.sinks and self.attention == "auto" and x.is_cuda else self.attention
+        masks = {
+            window: attention_mask(tokens, segments, x.dtype, whole=whole, path=path, window=window)
+            for window in rotations
+        }
+        for block in self.blocks:
+            x = block(x, rotations[block.window], masks[block.window])
         assert x is not None
         return self.norm(x) if self.division.stage.last else x
 
@@ -142,11 +145,13 @@ class Decoder(nn.Module):
         ranks = self.division.sequence
         if x is None:
             x = self.embed(ranks.slice(tokens))
-        rotation, stage = rotary(self.config, ranks.slice(layout.positions), x.dtype), self.division.stage
-        asked = layout.of_slice(ranks.index, ranks.size) if stage.last else None
+        rotations = self._rotations(ranks.slice(layout.positions), x.dtype)
+        masks = {window: layout.mask_within(window, x.dtype) for window in rotations}
+        asked = layout.of_slice(ranks.index, ranks.size) if self.division.stage.last else None
         for block in self.blocks:
             last = asked is not None and block.index == self.config.layers - 1
-            x = block(x, rotation, layout.seen(block.index), asked.outputs if asked and last else None)
+            mask = layout.seen(block.index, masks[block.window])
+            x = block(x, rotations[block.window], mask, asked.outputs if asked and last else None)
         assert x is not None
         if asked is None:
             return x
@@ -156,6 +161,11 @@ class Decoder(nn.Module):
         found = x.new_zeros(len(layout.targets), 2, dtype=torch.float32)
         found[asked.kept] = self._losses(x, asked.which, layout.targets[asked.kept])
         return found
+
+    def _rotations(self, positions: Tensor, dtype: torch.dtype) -> dict[int | None, Rotation]:
+        """Return the rotary positions of this rank's blocks, by the window of the blocks."""
+        windows = {block.window for block in self.blocks}
+        return {window: rotary(self.config.with_positions_of(window), positions, dtype) for window in windows}
 
     def _losses(self, x: Tensor, which: Tensor, targets: Tensor) -> Tensor:
         ranks, scale = self.division.tensor, self.config.logit_scale

@@ -24,9 +24,11 @@ import torch
 from torch import Tensor
 
 from plinth.errors import CheckpointError, IntegrityError, WorkspaceError
+from plinth.model.architectures import architecture
 from plinth.model.decoder import Decoder
 from plinth.model.folder import SavedWeights, described_model, read_config, read_text
 from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, WEIGHTS, config_text, hf_config, hf_name, plain_factor
+from plinth.model.packed import packed_name
 from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, sync_directory
 from plinth.tokens.tokenizer import template
@@ -49,7 +51,7 @@ class Exported(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """One parameter of an export: published name, shape, and the factor that it is multiplied by."""
+    """One parameter of the model: name in a checkpoint, shape, and the factor that an export multiplies it by."""
 
     name: str
     shape: tuple[int, ...]
@@ -58,6 +60,21 @@ class _Tensor(NamedTuple):
     @property
     def elements(self) -> int:
         return torch.Size(self.shape).numel()
+
+
+class _Written(NamedTuple):
+    """One tensor of an export, whose rows are those of one or several parameters in order."""
+
+    name: str
+    parts: tuple[_Tensor, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:])
+
+    @property
+    def elements(self) -> int:
+        return sum(part.elements for part in self.parts)
 
 
 def export_model(
@@ -89,11 +106,12 @@ def export_model(
         saved.require(model)
         kept = saved.rows(tensors[0].name)[:0].dtype if dtype == "saved" else getattr(torch, dtype)
         with _appearing(folder) as staged:
-            files = _write_weights(staged, saved, tensors, kept, file_bytes)
+            written = _written(model, tensors)
+            files = _write_weights(staged, saved, written, kept, file_bytes)
             for name, text in _texts(tokenizer.read_bytes().decode(), model, config, _name(kept)).items():
                 tensor_file.write_chunks(staged / name, [memoryview(text.encode())])
     elements = sum(one.elements for one in tensors)
-    return Exported(files, len(tensors), elements, elements * kept.itemsize, _name(kept))
+    return Exported(files, len(written), elements, elements * kept.itemsize, _name(kept))
 
 
 def require_same(source: Path, known: Mapping[str, str], folder: Path, written: Mapping[str, str]) -> None:
@@ -159,11 +177,21 @@ def _tensors(model: Decoder) -> list[_Tensor]:
     ]
 
 
+def _written(model: Decoder, tensors: Sequence[_Tensor]) -> list[_Written]:
+    """Return the tensors of an export, in the model's order. The parts of a packed tensor are neighbors there."""
+    packed = architecture(model.config.architecture).published_as(model.config).partly_rotated
+    found: dict[str, tuple[_Tensor, ...]] = {}
+    for one in tensors:
+        name = packed_name(one.name) if packed else one.name
+        found[name] = (*found.get(name, ()), one)
+    return [_Written(name, parts) for name, parts in found.items()]
+
+
 def _write_weights(
-    folder: Path, saved: SavedWeights, tensors: Sequence[_Tensor], dtype: torch.dtype, file_bytes: int
+    folder: Path, saved: SavedWeights, tensors: Sequence[_Written], dtype: torch.dtype, file_bytes: int
 ) -> list[str]:
     """Write the tensor files and, if there are several, their index; return the names of the tensor files."""
-    groups: list[list[_Tensor]] = [[]]
+    groups: list[list[_Written]] = [[]]
     size = 0
     for one in tensors:
         more = one.elements * dtype.itemsize
@@ -184,13 +212,13 @@ def _write_weights(
     return names
 
 
-def _bytes(saved: SavedWeights, group: Sequence[_Tensor], dtype: torch.dtype) -> Iterator[memoryview]:
+def _bytes(saved: SavedWeights, group: Sequence[_Written], dtype: torch.dtype) -> Iterator[memoryview]:
     """Yield the bytes of a tensor file: the header, then the tensors."""
     kind = tensor_file.DTYPES[_name(dtype)]
     described = {one.name: (kind, one.shape, one.elements * dtype.itemsize) for one in group}
     yield memoryview(tensor_file.header(described, {"format": "pt"}))
-    for one in group:
-        yield from _blocks(saved, one, dtype)
+    for part in (part for one in group for part in one.parts):
+        yield from _blocks(saved, part, dtype)
 
 
 def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
@@ -227,7 +255,7 @@ def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str
         "clean_up_tokenization_spaces": False,
     }
     return {
-        CONFIG: config_text(hf_config(plain, model.vocab_size, length, dtype, end) | ids),
+        CONFIG: config_text(hf_config(plain, model.vocab_size, length, dtype, end, exported=True) | ids),
         "generation_config.json": config_text(ids),
         TOKENIZER: template.beginning_with(tokenizer, end, token),
         "tokenizer_config.json": config_text(described),

@@ -27,6 +27,7 @@ from torch import Tensor
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
 from plinth.model.hugging_face import CONFIG, INDEX, WEIGHTS, hf_name, model_of
+from plinth.model.packed import Unpacked, has_packed, packed_name
 from plinth.storage import tensor_file
 from plinth.storage.atomic import relative
 from plinth.storage.tensor_file import DTYPES
@@ -40,6 +41,7 @@ Digests = Mapping[str, str] | None
 
 class SavedWeights:
     """Tensors of a model folder, as a context manager. Files are memory-mapped, so only the tensors in use are read.
+    Packed projections are seen as their parts.
 
     Args:
         digests: SHA-256 by file name; if given, files are read whole and compared with their digests.
@@ -78,16 +80,20 @@ class SavedWeights:
         return {*self._files(None), *([INDEX] if (self.folder / INDEX).exists() else [])}
 
     def _open(self, name: str) -> Any:
+        file: Any
         if self._digests is not None:
-            return CheckedTensors(read(self.folder, name, self._digests))
-        tensor_file.places(self.folder / name)  # safetensors accepts a header with duplicate tensors
-        return self._stack.enter_context(safe_open(self.folder / name, framework="pt"))
+            file = CheckedTensors(read(self.folder, name, self._digests))
+        else:
+            tensor_file.places(self.folder / name)  # safetensors accepts a header with duplicate tensors
+            file = self._stack.enter_context(safe_open(self.folder / name, framework="pt"))
+        return Unpacked(file, read_config(self.folder, self._digests)) if has_packed(file.keys()) else file
 
     def _files(self, names: Collection[str] | None) -> list[str]:
         if not (self.folder / INDEX).exists():
             return [WEIGHTS]
         where = json.loads(read_text(self.folder, INDEX, self._digests))["weight_map"]
-        files = sorted({file for name, file in where.items() if names is None or name in names})
+        wanted = None if names is None else {*names, *map(packed_name, names)}
+        files = sorted({file for name, file in where.items() if wanted is None or name in wanted})
         if any("/" in str(relative(name, INDEX, error=CheckpointError)) for name in files):
             raise ValueError(f"{INDEX} names files outside the directory")
         return files

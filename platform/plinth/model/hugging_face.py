@@ -11,12 +11,14 @@ Put code for reading files into `folder`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from plinth.extensions import Catalogue
+from plinth.model import layer_types
 from plinth.model.architectures import architecture, published
 from plinth.model.parameters import Model, MuP, Published, RopeScaling
 
@@ -42,17 +44,23 @@ def required_files(names: Collection[str]) -> tuple[str, ...]:
     return (INDEX, CONFIG, TOKENIZER, *(weights or [WEIGHTS]))
 
 
-#: `model_type` of files that only we read.
+#: `model_type` of files that only we read, and the fields of `Model` that these files have under our names. A
+#: checkpoint of a model that is published with packed projections (`packed`) has separate ones.
 MUP_TYPE = "plinth-mup"
+SEPARATE_TYPE = "plinth-separate"
+OWN_TYPES = (MUP_TYPE, SEPARATE_TYPE)
+OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window", "rotary_fraction", "sinks")
+
+#: `model_type` that has attention sinks, and factors of its own for scores, embeddings, logits and residuals.
+GRANITE = "granite_swa"
 
 #: Fields of Hugging Face's configurations for which only one value is supported.
 _ONLY = {
     "hidden_act": "silu",
     "attention_bias": False,
     "mlp_bias": False,
-    "use_sliding_window": False,
     "pretraining_tp": 1,
-    "partial_rotary_factor": 1.0,
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0),
     "clip_qkv": None,
     "quantization_config": None,
 }
@@ -68,12 +76,23 @@ def hf_name(name: str) -> str:
     return "model.embed_tokens.weight" if name == "embed_tokens" else f"model.{name}"
 
 
-def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
-    """Return the fields of `config.json` for the architecture's `transformers` class; with muP, add Plinth's own
-    fields."""
+def hf_config(
+    model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int, *, exported: bool = False
+) -> dict[str, Any]:
+    """Return the fields of `config.json` for the architecture's `transformers` class.
+
+    With muP, and for checkpoints of models that are exported with packed projections, the `model_type` and some fields
+    are Plinth's own.
+
+    Args:
+        exported: True if the weights are written as other programs read them.
+    """
     kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
         kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})
+    elif kind.partly_rotated and not exported:
+        kind = Published(SEPARATE_TYPE, "PlinthForCausalLM", {})
+    scaling = None if model.rope_scaling is None else _hf_scaling(model.rope_scaling)
     return {
         "model_type": kind.model_type,
         "architectures": [kind.class_name],
@@ -88,7 +107,7 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
         "max_position_embeddings": sequence_tokens,
         "rms_norm_eps": model.norm_eps,
         "rope_theta": model.rope_theta,
-        "rope_scaling": None if model.rope_scaling is None else _hf_scaling(model.rope_scaling),
+        "rope_scaling": scaling,
         "attention_bias": False,
         "attention_dropout": 0.0,
         "mlp_bias": False,
@@ -98,13 +117,15 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
         "eos_token_id": end_of_text,
         "torch_dtype": dtype,
         "use_cache": True,
-        **({} if model.mup is None else _own_fields(model, model.mup)),
+        **(_own_fields(model) if kind.model_type in OWN_TYPES else layer_types.fields(model, kind.model_type, scaling)),
+        **({"partial_rotary_factor": model.rotary_fraction, "pad_token_id": None} if kind.partly_rotated else {}),
+        **({"attention_multiplier": model.head_width**-0.5} if kind.model_type == GRANITE else {}),
     }
 
 
-def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
-    """Return the muP fields of `config.json`, which only `model_of` reads."""
-    return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm", "qkv_bias"})}
+def _own_fields(model: Model) -> dict[str, Any]:
+    """Return the fields of `config.json` that only `model_of` reads."""
+    return model.model_dump(include={*OWN_FIELDS, *(() if model.mup is None else ("mup",))})
 
 
 def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
@@ -151,21 +172,26 @@ def model_of(config: Mapping[str, Any]) -> Model:
         KeyError: a field is missing.
     """
     known = {one.model_type: {"architecture": name, **one.fields} for name, one in published()}
-    known[MUP_TYPE] = {name: config[name] for name in ("architecture", "qk_norm", "qkv_bias") if name in config}
-    if config["model_type"] not in known:
-        expected = ", ".join(sorted(known.keys() - {MUP_TYPE}))
-        raise ValueError(f"model_type {config['model_type']!r}, expected one of {expected}")
-    for name, only in _ONLY.items():
-        if config.get(name, only) != only:
-            raise ValueError(f"{name} {config[name]!r}, expected {only!r}")
-    if other := set(config.get("layer_types") or ()) - {"full_attention"}:
-        raise ValueError(f"layer_types {', '.join(sorted(other))}, expected full_attention in every layer")
+    kind = config["model_type"]
+    if kind not in (*known, *OWN_TYPES):
+        raise ValueError(f"model_type {kind!r}, expected one of {', '.join(sorted(known))}")
     config = _DEFAULTS | dict(config)
-    rope = {"rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
-    rope |= config.get("rope_parameters") or {}
+    rope = layer_types.rope_parameters(config)["full_attention"]
+    fraction = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    only = _ONLY | ({} if kind == "phi3" else {"partial_rotary_factor": 1.0})
+    for name, value in only.items():
+        found = fraction if name == "partial_rotary_factor" else config.get(name, value)
+        if found != value:
+            raise ValueError(f"{name} {found!r}, expected {value!r}")
     mup = config.get("mup")
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_dim = config.get("head_dim") or width // heads
+    if kind == GRANITE and not math.isclose(config.get("attention_multiplier", 1.0), head_dim**-0.5):
+        raise ValueError(f"attention_multiplier {config.get('attention_multiplier', 1.0)}, expected {head_dim**-0.5}")
+    if kind in OWN_TYPES:
+        implied = {name: config[name] for name in OWN_FIELDS if name in config}
+    else:
+        implied = {**known[kind], "window": layer_types.window_of(config), "rotary_fraction": fraction}
     return Model(
         layers=config["num_hidden_layers"],
         dim=width,
@@ -179,12 +205,12 @@ def model_of(config: Mapping[str, Any]) -> Model:
         tied_embeddings=config["tie_word_embeddings"],
         init_std=config["initializer_range"],
         mup=None if mup is None else MuP(**mup),
-        **known[config["model_type"]],
+        **implied,
     )
 
 
 def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = layer_types.rope_type(rope)
     if kind == "default":
         return None
     if kind == "yarn":

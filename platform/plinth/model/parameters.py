@@ -16,6 +16,31 @@ from pydantic import Field, model_validator
 
 from plinth.records import Frozen, OneValue, internal
 
+
+class SlidingWindow(Frozen):
+    """Layers whose tokens attend to the nearest keys only (Mistral 7B, arXiv:2310.06825; OLMo 3, arXiv:2512.13961)."""
+
+    tokens: int = Field(4096, ge=1, description="Keys that a token of a sliding layer attends to, including itself.")
+    layers: tuple[Literal["sliding", "full"], ...] = Field(
+        ("sliding", "sliding", "sliding", "full"),
+        min_length=1,
+        description="Kinds of the layers from the first on, repeated over all layers. The default is OLMo 3's pattern.",
+    )
+    rope_theta: float | None = Field(
+        None,
+        gt=0,
+        exclude_if=lambda base: base is None,
+        description="Base of the rotary frequencies of sliding layers, which then ignore `rope_scaling`, as in OLMo 3. "
+        "If unset, all layers have the same positions.",
+    )
+
+    @model_validator(mode="after")
+    def _slides(self) -> SlidingWindow:
+        if "sliding" not in self.layers:
+            raise ValueError("the window's layers are all full; remove the window")
+        return self
+
+
 # Presets of models from 1M to 70B parameters.
 #
 # Parameter counts include the named vocabulary; another vocabulary changes them by `vocab x dim`, twice if embeddings
@@ -25,11 +50,12 @@ from plinth.records import Frozen, OneValue, internal
 #   without their frequency scaling, which belongs to contexts above 8,192 tokens (`rope_scaling`).
 # - olmo2-1b, olmo2-7b: OLMo 2 (OLMo Team, arXiv:2501.00656, table 3, and the published configurations), with its
 #   initialization.
+# - olmo3-7b: OLMo 3 (OLMo Team, arXiv:2512.13961, and the published configuration) before its long-context extension.
 # - 350m: depth, width and heads of GPT-3 Medium (Brown et al., arXiv:2005.14165, table 2.1), with SwiGLU of three
 #   times the width and half as many key/value heads.
 # - 1m, 10m, 60m, 150m: ours, for tests, experiments on mixtures and scaling fits; head width 64 from 10m on.
 
-PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b", "olmo2-1b", "olmo2-7b"]
+PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b", "olmo2-1b", "olmo2-7b", "olmo3-7b"]
 
 
 class Shape(NamedTuple):
@@ -50,6 +76,7 @@ class Shape(NamedTuple):
     qk_norm: bool = False
     norm_eps: float = 1e-5
     init: str = "gpt2"
+    window: SlidingWindow | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `Model` that the preset fills in."""
@@ -68,6 +95,7 @@ PRESETS: dict[str, Shape] = {
     "70b": Shape(80, 8192, 64, 8, 28672, 128256, 500000.0, tied_embeddings=False),
     "olmo2-1b": Shape(16, 2048, 16, 16, 8192, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
     "olmo2-7b": Shape(32, 4096, 32, 32, 11008, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
+    "olmo3-7b": Shape(32, 4096, 32, 32, 11008, 100278, 500000.0, False, "olmo2", True, 1e-6, "normal", SlidingWindow()),
 }
 
 #: Names of architectures (`plinth.model.architectures`).
@@ -160,6 +188,21 @@ class Model(Frozen):
     ffn_dim: int = Field(704, ge=8, description="Inner width of SwiGLU.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.")
     rope_scaling: RopeScaling | None = Field(None, description="Scaling for contexts longer than those in training.")
+    rotary_fraction: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        exclude_if=lambda fraction: fraction == 1.0,
+        description="Fraction of a head's width that is rotated by its position, as in Phi-4-mini (0.75).",
+    )
+    window: SlidingWindow | None = Field(
+        None, exclude_if=lambda window: window is None, description="Sliding windows in some or all layers."
+    )
+    sinks: bool = Field(
+        False,
+        exclude_if=lambda given: not given,
+        description="Attention sinks: a learned logit per head in the denominator of the softmax, as in gpt-oss.",
+    )
     norm_eps: float = Field(1e-5, gt=0, description="Constant added to the mean square in RMSNorm.")
     qk_norm: bool = Field(False, description="RMSNorm on queries and keys; always on for olmo2.")
     qkv_bias: bool = Field(
@@ -180,6 +223,11 @@ class Model(Frozen):
         return self.head_dim or self.dim // self.heads
 
     @property
+    def rotary_width(self) -> int:
+        """Number of dimensions of a head that are rotated; the others do not depend on positions."""
+        return int(self.head_width * self.rotary_fraction)
+
+    @property
     def width_multiplier(self) -> float:
         """Width multiplier m of muP; 1 without muP."""
         return self.dim / self.mup.base_dim if self.mup else 1.0
@@ -190,6 +238,23 @@ class Model(Frozen):
         if self.mup:
             return float(self.mup.base_head_dim**0.5 / self.head_width)
         return float(self.head_width**-0.5)
+
+    def window_at(self, layer: int) -> int | None:
+        """Return the number of keys that a token of a layer attends to, or None if the layer has no window."""
+        if self.window is None or self.window.layers[layer % len(self.window.layers)] == "full":
+            return None
+        return self.window.tokens
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Window of each layer, as in `window_at`."""
+        return tuple(self.window_at(layer) for layer in range(self.layers))
+
+    def with_positions_of(self, window: int | None) -> Model:
+        """Return the model with the rotary positions of the layers that have this window."""
+        if window is None or self.window is None or self.window.rope_theta is None:
+            return self
+        return self.model_copy(update={"rope_theta": self.window.rope_theta, "rope_scaling": None})
 
     @property
     def embedding_scale(self) -> float:
@@ -218,13 +283,39 @@ class Model(Frozen):
             raise ValueError("qk_norm false with architecture olmo2, which normalizes queries and keys; remove it")
         if self.qkv_bias and self.qk_norm:
             raise ValueError("no published model has both qkv_bias and qk_norm; remove one")
+        if self.sinks and (self.architecture == "olmo2" or self.qk_norm or self.qkv_bias):
+            raise ValueError("no published model has sinks with architecture olmo2, qk_norm or qkv_bias; remove one")
+        local = self.window is not None and self.window.rope_theta is not None and self.architecture == "llama"
+        if local and (not self.sinks or self.rope_scaling is not None):
+            raise ValueError(
+                "no published model of architecture llama has window.rope_theta without sinks or with rope_scaling; "
+                "remove it"
+            )
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not an integer head width; set head_dim")
         if self.head_width % 2:
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not an even head width")
+        if self.rotary_width % 2 or not self.rotary_width:
+            raise ValueError(
+                f"rotary_fraction {self.rotary_fraction:g} of head width {self.head_width} is not an even number of "
+                "dimensions"
+            )
+        if self.rotary_fraction < 1 and (against := [name for name, given in self._not_in_phi3().items() if given]):
+            raise ValueError(f"no published model has both rotary_fraction and {', '.join(against)}; remove one")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
         return self
+
+    def _not_in_phi3(self) -> dict[str, bool]:
+        """Return the features that Phi-3, the published form with partly rotated heads, does not have."""
+        return {
+            "architecture olmo2": self.architecture == "olmo2",
+            "qk_norm": self.qk_norm,
+            "qkv_bias": self.qkv_bias,
+            "rope_scaling": self.rope_scaling is not None,
+            "sinks": self.sinks,
+            "a window in some layers only": len(set(self.windows)) > 1,
+        }
 
 
 def repeats(heads: int, kv_heads: int, size: int) -> int:
@@ -262,6 +353,20 @@ class Published(NamedTuple):
     model_type: str
     class_name: str
     fields: Mapping[str, Any]
+    windows: Literal["none", "every layer", "all or none", "listed"] = "none"  # listed: a kind for each layer
+    partly_rotated: bool = False  # the configuration has a fraction of the head width that is rotated
+
+    def describes(self, model: Model) -> bool:
+        """Return True if a model of this architecture can be exported under this type."""
+        sliding = [window is not None for window in model.windows]
+        windows = {"none": not any(sliding), "every layer": all(sliding), "listed": True}
+        windows["all or none"] = windows["none"] or windows["every layer"]
+        return (
+            windows[self.windows]
+            and self.partly_rotated == (model.rotary_fraction < 1)
+            and self.fields.get("sinks", False) == model.sinks
+            and all(getattr(model, key) == value for key, value in self.fields.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -281,4 +386,4 @@ class Architecture:
 
     def published_as(self, model: Model) -> Published:
         """Return the Hugging Face model type under which `model` is exported."""
-        return next(one for one in self.published if all(getattr(model, key) == one.fields[key] for key in one.fields))
+        return next(one for one in self.published if one.describes(model))

@@ -306,18 +306,33 @@ def kept(
     Args:
         micro_batch: sequences per micro batch.
         width: bytes per element.
-        gpu: True if norms are fused and documents need no dense mask, except with `sdpa` in the recipe.
+        gpu: True if norms are fused and documents and windows need no dense mask, except with `sdpa` in the recipe.
     """
     tokens = micro_batch * sequence_tokens // parallel.sequence
     layers = -(-model.layers // parallel.pipeline)
     recomputed = recomputed_blocks(model, parallel)
-    values = (layers - recomputed) * block(model, parallel, width, gpu) + recomputed * model.dim * width
+    scored = 0 if gpu and parallel.attention != "sdpa" else _scores(model, parallel, sequence_tokens, width)
+    values = (layers - recomputed) * (block(model, parallel, width, gpu) + scored) + recomputed * model.dim * width
     if parallel.pipeline == 1:
         values += _norm(Norm(model.dim), 1, width, gpu) + model.dim * width  # the last norm, and the input of the loss
-    shared = 2 * model.head_width * width * sequence_tokens // parallel.sequence  # cosine and sine
-    if model.document_mask and (not gpu or parallel.attention == "sdpa"):
-        shared += micro_batch * sequence_tokens**2 * width
+    kinds = set(model.windows)
+    shared = len(kinds) * 2 * model.rotary_width * width * sequence_tokens // parallel.sequence  # cosine and sine
+    if not gpu or parallel.attention == "sdpa":
+        masks = len(kinds) * micro_batch if model.document_mask else len(kinds - {None})
+        shared += masks * sequence_tokens**2 * width
     return tokens * values + shared
+
+
+def _scores(model: Model, parallel: Parallel, sequence_tokens: int, width: int) -> int:
+    """Return the bytes that one block keeps per token in addition, with attention sinks and without FlexAttention.
+
+    Scores and probabilities are in FP32, and the probabilities also in the model's precision. Over sequence ranks, the
+    attention's output is kept as received only.
+    """
+    if not model.sinks:
+        return 0
+    output = model.head_width * width if parallel.sequence > 1 else 0
+    return model.heads // parallel.tensor * (sequence_tokens * (8 if width == 4 else 8 + width) - output)
 
 
 def recomputed_blocks(model: Model, parallel: Parallel) -> int:

@@ -224,9 +224,9 @@ class _Counted:
 
     def step(self, every: int) -> float:
         if every not in self._found:
-            work, recomputed = self._work, self._work.model.layers // every if every else 0
-            keys = architectures.keys_per_token([work.sequence_tokens])
-            a_token = architectures.flops_hardware(work.model, work.vocab_size, keys, recomputed=recomputed)
+            work = self._work
+            keys = architectures.layer_keys(work.model, [work.sequence_tokens])
+            a_token = architectures.flops_hardware(work.model, work.vocab_size, keys, every=every)
             self._found[every] = work.global_batch_sequences * work.sequence_tokens * a_token
         return self._found[every]
 

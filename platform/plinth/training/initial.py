@@ -110,7 +110,7 @@ def _described(ctx: Context, parent: Manifest) -> dict[str, Any]:
 #: Fields of `Model` that affect parameters or the forward pass.
 SHAPE = (
     *("architecture", "layers", "dim", "heads", "kv_heads", "ffn_dim", "norm_eps", "qk_norm", "qkv_bias"),
-    *("tied_embeddings", "mup"),
+    *("tied_embeddings", "mup", "window", "rotary_fraction", "sinks"),
 )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.extensions import require
 from plinth.model.folder import SavedWeights, described_model, read_config
-from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS, config_text, hf_name
+from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS, config_text, hf_name, model_of
 from plinth.storage import tensor_file
 from plinth_extras.compressed import gguf_file
 
@@ -250,6 +250,14 @@ def write(form: str, plain: Path, folder: Path) -> WrittenForm:
         IntegrityError: the file differs from the written tensors.
         MissingError: the library for this form is not installed.
     """
+    config = read_config(plain)
+    if model_of(config).rotary_fraction < 1:
+        kind = config["model_type"]
+        raise CheckpointError(
+            f"a model of type {kind} cannot be written as {form}",
+            found="packed projections",
+            expected="one matrix for each projection",
+        )
     folder.mkdir(parents=True)
     files = FORMS[form].write(plain, folder, form)
     return WrittenForm(files, sum((folder / name).stat().st_size for name in files))

@@ -160,6 +160,12 @@ def tensor_names(config: Mapping[str, Any], published: list[str]) -> dict[str, s
         raise CheckpointError(
             f"a model of type {kind} cannot be written as GGUF", expected=f"one of {', '.join(ARCHITECTURES)}"
         )
+    if sliding_window := model_of(config).window:
+        raise CheckpointError(
+            f"a model of type {kind} with sliding windows cannot be written as GGUF",
+            found=f"windows of {sliding_window.tokens:,} tokens",
+            expected="full attention in every layer, which is what llama.cpp computes for this type",
+        )
     known = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     found = {name: known.get_name(name, try_suffixes=(".weight", ".bias")) for name in published}
     unknown = [name for name, own in found.items() if own is None]

@@ -193,10 +193,11 @@ def step_work(config: RunConfig, step: MeanStep) -> StepWork:
     recomputed = model.layers // every if every else 0
     element = ELEMENT_BYTES.get(step.precision, 4)
     lengths = {stretch.length for stretch in config.steps.stretches}
-    per_token = {
-        length: architectures.flops_hardware(model, config.vocab_size, length, recomputed=recomputed, fused=fused)
-        for length in lengths
-    }
+    per_token = {}
+    for length in lengths:
+        # FlexAttention skips blocks outside of a window; a dense mask does not
+        keys = architectures.square_keys(model, length) if fused else [length] * model.layers
+        per_token[length] = architectures.flops_hardware(model, config.vocab_size, keys, every=every, fused=fused)
     done = moved = 0.0
     for number in step.steps:
         length = config.steps.length(number - 1)

@@ -204,11 +204,12 @@ def _attention_flops(
     """Return causal FLOPs and hardware FLOPs of attention per token, on GPUs."""
     model, block = training.model, training.parallel
     longest = document_tokens if model.document_mask and document_tokens else sequence_tokens
-    keys = architectures.keys_per_token([min(longest, sequence_tokens)])
-    dense = block.attention == "sdpa" and model.document_mask
-    every = block.activation_checkpointing
-    recomputed = model.layers // every if every else 0
-    done = architectures.flops_hardware(model, vocab_size, sequence_tokens if dense else keys, recomputed=recomputed)
+    keys = architectures.layer_keys(model, [min(longest, sequence_tokens)])
+    computed = keys
+    if block.attention == "sdpa":
+        masked = [model.document_mask or model.sinks or window is not None for window in model.windows]
+        computed = [sequence_tokens if dense else own for dense, own in zip(masked, keys, strict=True)]
+    done = architectures.flops_hardware(model, vocab_size, computed, every=block.activation_checkpointing)
     return architectures.flops_causal(model, vocab_size, keys), done
 
 
@@ -256,8 +257,13 @@ def _state(training: Training) -> str:
 def _attention(training: Training) -> str:
     """Describe the attention implementation that the run uses."""
     path, documents = training.parallel.attention, training.model.document_mask
-    dense = "sdpa with dense masks" if documents else "sdpa"
+    dense = "sdpa with dense masks" if documents or training.model.window else "sdpa"
+    dense = "sdpa with all scores in memory" if training.model.sinks else dense
     words = {"flex": "flex with block masks", "flash": "flash", "sdpa": dense}
+    if path == "auto" and training.model.sinks:
+        return f"flex with block masks on GPUs, otherwise {dense}"
+    if path == "auto" and training.model.window:
+        return "on GPUs flex with block masks in layers with a window or documents that end within rows, otherwise sdpa"
     if path == "auto":
         return "flex with block masks on GPUs if documents end within rows, otherwise sdpa" if documents else dense
     return words[path]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +33,46 @@ def test_flex_attention_and_the_dense_mask_agree() -> None:
     assert torch.allclose(dense, flex, atol=1e-5)
     assert torch.allclose(dense[2], core(q, k, v)[2], atol=1e-5)  # a sequence of one document is plainly causal
     assert not torch.allclose(dense[1], core(q, k, v)[1], atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("segments", [SEGMENTS, None], ids=["documents", "whole rows"])
+@pytest.mark.parametrize("window", [1, 50, 199])
+def test_a_window_hides_keys_that_are_too_far_or_in_other_documents(segments: torch.Tensor | None, window: int) -> None:
+    at = torch.arange(200)
+    seen = (at[:, None] >= at) & (at[:, None] - at < window)
+    if segments is not None:
+        seen = seen & (segments[:, :, None] == segments[:, None])
+    dense = attention_mask(SEGMENTS, segments, torch.float32, window=window)
+    assert isinstance(dense, torch.Tensor)
+    assert torch.equal(dense.isfinite().squeeze(1).squeeze(0), seen)
+    q, k, v = torch.randn(3, 3, 2, 200, 16, generator=torch.Generator().manual_seed(1))
+    blocks = attention_mask(SEGMENTS, segments, torch.float32, window=window, path="flex")
+    core = CoreAttention(0.2)
+    assert torch.allclose(core(q, k, v, dense), core(q, k, v, blocks), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("segments", [SEGMENTS, None], ids=["documents", "whole rows"])
+def test_sinks_are_those_of_gpt_oss(segments: torch.Tensor | None) -> None:
+    """Outputs and gradients of `transformers`' function for gpt-oss; FlexAttention's outputs."""
+    gpt_oss = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(3, heads, 200, 16, generator=generator, requires_grad=True) for heads in (4, 2, 2))
+    sinks = torch.randn(4, generator=generator).mul_(3).requires_grad_()
+    mask = attention_mask(SEGMENTS, segments, torch.float32, window=50)
+    module = SimpleNamespace(num_key_value_groups=2, sinks=sinks, training=False)
+    theirs = gpt_oss.eager_attention_forward(module, q, k, v, mask, 0.2)[0].transpose(1, 2)
+    core, given = CoreAttention(0.2), (q, k, v, sinks)
+    ours = core(q, k, v, mask, sinks)
+    assert torch.allclose(ours, theirs, atol=1e-6)
+    assert not torch.allclose(ours, core(q, k, v, mask), atol=1e-2)
+    weights = torch.randn(ours.shape, generator=generator)
+    for own, other in zip(*(torch.autograd.grad((x * weights).sum(), given) for x in (ours, theirs)), strict=True):
+        assert torch.allclose(own, other, atol=1e-4)
+    with torch.no_grad():
+        blocks = attention_mask(SEGMENTS, segments, torch.float32, window=50, path="flex")
+        assert torch.allclose(core(*(x.detach() for x in (q, k, v)), blocks, sinks.detach()), ours, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
@@ -87,10 +128,11 @@ def test_block_masks_are_compiled_once_per_shape(monkeypatch: pytest.MonkeyPatch
 
 def test_no_mask_is_built_where_no_document_ends() -> None:
     whole = SEGMENTS[2:]
-    assert attention_mask(None, torch.float32) is None
-    assert attention_mask(whole, torch.float32) is None
-    assert attention_mask(SEGMENTS, torch.float32, whole=True) is None
-    mask = attention_mask(SEGMENTS, torch.bfloat16)
+    assert attention_mask(whole, None, torch.float32) is None
+    assert attention_mask(whole, whole, torch.float32) is None
+    assert attention_mask(SEGMENTS, SEGMENTS, torch.float32, whole=True) is None
+    assert attention_mask(whole, whole, torch.float32, window=200) is None
+    mask = attention_mask(SEGMENTS, SEGMENTS, torch.bfloat16)
     assert isinstance(mask, torch.Tensor)
     assert (mask.shape, mask.dtype) == ((3, 1, 200, 200), torch.bfloat16)
 

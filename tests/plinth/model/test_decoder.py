@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from plinth.errors import CheckpointError
-from plinth.model.attention import Layout
+from plinth.model.attention import Layout, branch_mask
 from plinth.model.blocks import FeedForward
 from plinth.model.decoder import Decoder, build
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import hf_config
-from plinth.model.parameters import Model
+from plinth.model.parameters import Model, SlidingWindow
 from tests.model_folder import save_model, scrambled
 
 LLAMA = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=48, tied_embeddings=False, rope_theta=500.0)
@@ -54,6 +54,24 @@ def test_documents_do_not_see_each_other(lengths: list[int]) -> None:
             own = segments == number
             alone = model(tokens[own][None])[0]  # rotary positions are relative, so the place does not matter
             assert torch.allclose(packed[own], alone, atol=2e-4)
+
+
+@pytest.mark.parametrize("window", [1, 3, 6, 20])
+def test_windows_keep_to_documents_and_to_branches(window: int) -> None:
+    """A packed document, and two continuations of one prefix, have the logits of texts of their own."""
+    model = scrambled(LLAMA.model_copy(update={"window": SlidingWindow(tokens=window, layers=("sliding", "full"))}), 50)
+    tokens = torch.arange(13) * 7 % 50
+    segments = torch.tensor([0] * 5 + [1] * 8)
+    positions = torch.tensor([*range(9), 5, 6, 7, 8])
+    branches = torch.tensor([0] * 5 + [1] * 4 + [2] * 4)
+    with torch.no_grad():
+        packed = model(tokens[None], segments[None])[0]
+        for own in (segments == 0, segments == 1):
+            assert torch.allclose(packed[own], model(tokens[own][None])[0], atol=2e-4)
+        layout = Layout(positions[None], branch_mask(branches[None], torch.float32))
+        branched = model(tokens[None], layout=layout)
+        for own in (branches < 2, branches % 2 == 0):
+            assert torch.allclose(branched[own], model(tokens[own][None])[0], atol=2e-4)
 
 
 def test_causal_without_segments() -> None:

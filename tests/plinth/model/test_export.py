@@ -28,15 +28,18 @@ def saved(folder: Path, config: Model = MODEL, seed: int = 3) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("form", [{}, {"rotary_fraction": 0.5}], ids=["", "packed"])
 @pytest.mark.parametrize("config", [MODEL, MODEL.model_copy(update={"mup": MuP(base_dim=16)})], ids=["plain", "muP"])
 @pytest.mark.parametrize(("dtype", "file_bytes"), [("saved", 1 << 20), ("bfloat16", 20_000)])
 def test_an_export_is_the_model_that_it_was_made_from(
-    tmp_path: Path, config: Model, dtype: str, file_bytes: int
+    tmp_path: Path, config: Model, form: dict[str, float], dtype: str, file_bytes: int
 ) -> None:
-    source = saved(tmp_path / "source", config)
+    source = saved(tmp_path / "source", config.model_copy(update=form))
     made = export_model(source, source / "tokenizer.json", tmp_path / "out", dtype, file_bytes)
     assert (len(made.files) > 1) == (dtype == "bfloat16")
     require_same(source, digests(source), tmp_path / "out", digests(tmp_path / "out"))
+    packed = "model.layers.0.self_attn.qkv_proj.weight"
+    assert any(packed in path.read_bytes().decode("latin-1") for path in (tmp_path / "out").iterdir()) == bool(form)
 
 
 def _one_bit(folder: Path) -> None:

@@ -12,7 +12,7 @@ from plinth.model.parameters import PRESETS, Model, MuP, RopeScaling
 from plinth.training.config import run_key
 from plinth.training.parameters.run import Training
 
-#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts; those of OLMo 2 follow from its shapes.
+#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts; those of OLMo follow from its shapes.
 COUNTS = {
     "1m": 1_049_728,
     "10m": 10_490_112,
@@ -25,6 +25,7 @@ COUNTS = {
     "70b": 70_553_706_496,
     "olmo2-1b": 1_484_916_736,
     "olmo2-7b": 7_298_617_344,
+    "olmo3-7b": 7_298_011_136,
 }
 
 
@@ -50,6 +51,9 @@ def test_parameter_counts(name: str) -> None:
         {"head_dim": 24, "qk_norm": True},
         {"kv_heads": 4},
         {"architecture": "olmo2"},
+        {"window": {"tokens": 8}},
+        {"rotary_fraction": 0.5},
+        {"sinks": True},
         {"architecture": "olmo2", "kv_heads": 1, "head_dim": 24, "tied_embeddings": False},
         {"mup": MuP(base_dim=64), "rope_scaling": RopeScaling(), "z_loss": 1e-4, "init": "megatron"},
     ],
@@ -77,6 +81,37 @@ def test_the_architecture_is_in_no_dump_of_a_llama() -> None:
     assert "architecture" not in Model().model_dump()
     assert Model(architecture="olmo2").model_dump()["architecture"] == "olmo2"
     assert run_key(Training(model=Model(architecture="olmo2")), "m", "t") != run_key(Training(), "m", "t")
+
+
+def test_a_window_is_in_no_dump_of_a_model_without() -> None:
+    assert "window" not in Model().model_dump()
+    windowed = Model(preset="olmo3-7b")
+    assert windowed.windows[:5] == (4096, 4096, 4096, None, 4096)
+    assert Model.model_validate_json(windowed.model_dump_json()) == windowed.model_copy(update={"preset": None})
+    with pytest.raises(ValidationError, match="layers are all full"):
+        Model.model_validate({"window": {"layers": ["full"]}})
+    with pytest.raises(ValidationError, match=r"architecture llama has window\.rope_theta without sinks"):
+        Model.model_validate({"window": {"rope_theta": 1e4}})
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [({"head_dim": 10, "rotary_fraction": 0.5}, "0.5 of head width 10 is not an even number"),
+     ({"rotary_fraction": 0.01}, "not an even number"),
+     ({"rotary_fraction": 0.5, "qk_norm": True, "rope_scaling": {}}, "both rotary_fraction and qk_norm, rope_scaling"),
+     ({"rotary_fraction": 0.5, "window": {}}, "both rotary_fraction and a window in some layers only")],
+)  # fmt: skip
+def test_partly_rotated_heads_are_those_of_a_published_form(fields: dict[str, object], found: str) -> None:
+    assert "rotary_fraction" not in Model().model_dump()
+    with pytest.raises(ValidationError, match=found):
+        Model.model_validate(fields)
+
+
+def test_sinks_are_those_of_a_published_form() -> None:
+    assert "sinks" not in Model().model_dump()
+    assert Model(sinks=True).model_dump()["sinks"]
+    with pytest.raises(ValidationError, match="no published model has sinks with architecture olmo2"):
+        Model(sinks=True, qk_norm=True)
 
 
 def test_olmo2_implies_its_qk_norm() -> None:

@@ -16,7 +16,8 @@ from torch.nn.utils import prune
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.model.export import export_model
 from plinth.model.folder import SavedWeights, load_model, read_config
-from plinth.model.parameters import Model, MuP, RopeScaling
+from plinth.model.hugging_face import hf_config
+from plinth.model.parameters import Model, MuP, RopeScaling, SlidingWindow
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.pipeline import pipeline
 from plinth_extras.compressed import forms, gguf_file
@@ -162,6 +163,20 @@ def test_factors_of_a_longer_context_are_those_that_transformers_divide_by(tmp_p
     described = {**json.loads((made.plain / "config.json").read_bytes()), "model_type": "olmo2"}
     with pytest.raises(CheckpointError, match="rope scaling llama3 of a model of type olmo2"):
         gguf_file.frequency_factors(described)
+
+
+def test_a_model_with_packed_projections_is_not_compressed(tmp_path: Path) -> None:
+    described = hf_config(BASE.model_copy(update={"rotary_fraction": 0.5}), 9, 8, "float32", 0, exported=True)
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match="a model of type phi3 cannot be written as int8"):
+        forms.write("int8", tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_with_sliding_windows_is_not_written_as_gguf() -> None:
+    windowed = BASE.model_copy(update={"qk_norm": True, "window": SlidingWindow(tokens=4)})
+    with pytest.raises(CheckpointError, match="type qwen3 with sliding windows cannot be written as GGUF"):
+        gguf_file.tensor_names(hf_config(windowed, 9, 8, "float32", 0), [])
 
 
 def test_a_changed_file_is_not_what_the_quantiser_gave(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_answer_is_arithmetic(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path, TINY, data=0.5, forward=0.25, backward=0.25)
     made = found(plinth, tmp_path)
     # 8 sequences of 32 tokens per step; a rank has 2 micro batches of 2, and half of the optimizer's states.
-    flops = 128 * flops_hardware(TINY, 64, 32, fused=False)
+    flops = 128 * flops_hardware(TINY, 64, [32] * TINY.layers, fused=False)
     moved = 2 * (product_bytes(TINY, 64, 64, 4) + attention_bytes(TINY, 64, 4)) + update_bytes(TINY, 64, 2)
     assert made["work"] == {"flops": flops, "bytes": moved}
     assert (made["ridge"], made["intensity"]) == (10, flops / moved)

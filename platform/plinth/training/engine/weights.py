@@ -17,7 +17,8 @@ from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
 from plinth.model.division import Initial, Placement, Role, WeightSource
 from plinth.model.folder import DERIVED
-from plinth.model.hugging_face import INDEX, TOKENIZER, WEIGHTS, hf_name
+from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, WEIGHTS, hf_name
+from plinth.model.packed import Unpacked, has_packed, part_names
 from plinth.records import Manifest, Part
 from plinth.storage.shared_store import open_store
 from plinth.storage.state import Refs
@@ -136,8 +137,12 @@ class SavedInitial:
     def _file(self, part: Part) -> Any:
         if part.name not in self._open:
             path = self._store.open_path(part.blob)
-            self._open[part.name] = self._stack.enter_context(safe_open(path, framework="pt"))
+            file = self._stack.enter_context(safe_open(path, framework="pt"))
+            self._open[part.name] = self._unpacked(file) if has_packed(file.keys()) else file
         return self._open[part.name]
+
+    def _unpacked(self, file: Any) -> Unpacked:
+        return Unpacked(file, json.loads(self._store.read_bytes(self._parts[CONFIG].blob)))
 
     def _located(self) -> dict[str, Part]:
         """Return, for each tensor of the initial weights, the file that contains it."""
@@ -145,7 +150,7 @@ class SavedInitial:
             if INDEX not in self._parts:
                 return dict.fromkeys(self._file(self._parts[WEIGHTS]).keys(), self._parts[WEIGHTS])
             index = json.loads(self._store.read_bytes(self._parts[INDEX].blob))["weight_map"]
-            return {tensor: self._parts[file] for tensor, file in index.items()}
+            return {part: self._parts[file] for tensor, file in index.items() for part in part_names(tensor)}
         except (KeyError, ValueError, TypeError, SafetensorError) as error:
             raise CheckpointError(
                 f"the initial model {self._initial.digest[:12]} has no readable weights",

@@ -108,6 +108,18 @@ def problems(
             "ZeRO-3 gathers parameters within the blocks, so the compiler falls back to eager PyTorch after "
             "eight attempts; expected false, or zero_stage 0, 1 or 2",
         )
+    if parallel.attention == "flash" and model.window:
+        yield (
+            "attention",
+            "PyTorch's FlashAttention kernel accepts no mask, and a sliding window needs one; expected auto, flex or "
+            "sdpa, or no model.window",
+        )
+    if parallel.attention == "flash" and model.sinks:
+        yield (
+            "attention",
+            "PyTorch's FlashAttention kernel does not return the softmax's denominator with a gradient, and attention "
+            "sinks need it; expected auto, flex or sdpa, or model.sinks: false",
+        )
     if parallel.attention == "flash" and model.document_mask:
         yield (
             "attention",

@@ -9,7 +9,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.evaluation import serving
 from plinth.launch.devices import DEVICES, Device
-from plinth.model.parameters import Model
+from plinth.model.parameters import Model, SlidingWindow
 from plinth.records import Manifest
 
 SMALL = Model(layers=2, dim=32, heads=2, kv_heads=1, ffn_dim=48)
@@ -26,13 +26,22 @@ def _device(memory_bytes: int, flops: float, bytes_per_s: float) -> Device:
 
 def test_by_hand_where_reading_decides_and_where_computing_does() -> None:
     reads, computes = _device(10**6, 1e30, 1000.0), _device(10**6, 1000.0, 1e30)
-    assert serving.kv_bytes(SMALL) == KV
+    assert serving.kv_bytes(SMALL, CONTEXT) == CONTEXT * KV
     assert serving.token_s(reads, SMALL, VOCABULARY, CONTEXT, 3) == (2 * MATRICES + 3 * CONTEXT * KV) / 1000
     work = 2 * MATRICES + 4 * 2 * 2 * 16 * CONTEXT
     assert serving.token_s(computes, SMALL, VOCABULARY, CONTEXT, 3) == 3 * work / 1000
     assert serving.prompt_s(reads, SMALL, VOCABULARY, 5) == (2 * MATRICES + 5 * KV) / 1000
     body, output = MATRICES - 3200, 3200
     assert serving.prompt_s(computes, SMALL, VOCABULARY, 5) == (10 * body + 2 * output + 2 * 2 * 2 * 16 * 25) / 1000
+
+
+def test_a_sliding_layer_keeps_and_reads_its_window_only() -> None:
+    windowed = SMALL.model_copy(update={"window": SlidingWindow(tokens=8, layers=("sliding", "full"))})
+    assert serving.kv_bytes(windowed, CONTEXT) == (8 + CONTEXT) * KV // 2
+    assert serving.kv_bytes(windowed, 8) == serving.kv_bytes(SMALL, 8)
+    computes = _device(10**6, 1000.0, 1e30)
+    saved = serving.prompt_s(computes, SMALL, VOCABULARY, 9) - serving.prompt_s(computes, windowed, VOCABULARY, 9)
+    assert saved == pytest.approx(4 * 2 * 16 * 0.5 / 1000)  # of 9 x 9 / 2 pairs, the window leaves out 1 / 2
 
 
 def test_as_many_sequences_as_fit_and_none_where_the_weights_do_not() -> None:

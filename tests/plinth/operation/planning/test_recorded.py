@@ -80,7 +80,7 @@ def test_the_planner_gives_the_measured_seconds_back(workspace: Workspace) -> No
         one = ranking.of_block(work, block, config.micro_batch_sequences, 2, on.device, found.middle)
         assert one.compute_s + one.bubble_s == pytest.approx(2.0)
         assert ranking.span(one, found)[0] == pytest.approx(one.step_s)
-    whole = 8 * 32 * architectures.flops_hardware(TINY, 64, 33 / 2)
+    whole = 8 * 32 * architectures.flops_hardware(TINY, 64, [33 / 2] * TINY.layers)
     assert run.flops_per_s == pytest.approx((whole / 2.0, whole / 2.0))  # both ranks, as one machine
     assert found.source == "1 run of this model on cpu, recorded"
 
@@ -89,7 +89,7 @@ def test_the_range_is_of_the_slowest_and_the_fastest_tenth(workspace: Workspace)
     """The first step compiles and is left out; of the 20 that follow, two at each end are."""
     config = lived(workspace, "one", [9.0, *[8.0] * 2, *[4.0] * 8, *[2.0] * 8, *[0.1] * 2])
     (run,) = forecast.known(workspace)[0]
-    whole = 8 * 32 * architectures.flops_hardware(TINY, 64, 33 / 2)
+    whole = 8 * 32 * architectures.flops_hardware(TINY, 64, [33 / 2] * TINY.layers)
     assert run.flops_per_s == pytest.approx((whole / 4, whole / 2))
     lived(workspace, "other", [3.0] * STEPS)
     both = forecast.efficiency(forecast.known(workspace)[0], device(), forecast.work_of(config))

@@ -36,6 +36,7 @@ from tests.ranks import run_ranks
 LLAMA = Model(layers=6, dim=64, heads=4, kv_heads=2, ffn_dim=192)
 QWEN2 = LLAMA.model_copy(update={"qkv_bias": True, "tied_embeddings": False})
 OLMO2 = LLAMA.model_copy(update={"architecture": "olmo2", "qk_norm": True})
+PHI3 = LLAMA.model_copy(update={"layers": 2, "rotary_fraction": 0.5})
 TEXTS = ["the same words again and again", "and some others: 12345"]
 
 DIVISIONS: dict[str, tuple[str, Model, Parallel]] = {
@@ -112,6 +113,17 @@ def test_engines_of_any_division_begin_with_the_exported_weights(
         for digest, peak in (answer[key] for answer in found):
             assert digest == parameters_digest(expected[key].named_parameters()), key
             assert peak <= bound, key
+
+
+def test_parts_of_packed_projections(ctx: Context, make: Callable[..., RunConfig]) -> None:
+    where = folder(ctx, PHI3, 100_000)
+    initial, whole = begin(ctx, where), load_model(where)
+    config = make(model=PHI3, **state(initial, tokenizers.of_model(ctx, initial)))
+    with opened(ctx, initial, config) as saved:
+        for name, parameter in whole.named_parameters():
+            last = torch.empty(parameter[len(parameter) // 2 :].shape)
+            saved.fill(last, name, "matrix", Placement(tuple(parameter.shape), len(parameter) // 2))
+            assert torch.equal(last, parameter[len(parameter) // 2 :]), name
 
 
 def test_any_part_is_that_of_the_whole(ctx: Context, make: Callable[..., RunConfig]) -> None:

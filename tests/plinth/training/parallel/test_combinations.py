@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plinth.launch.parameters import Launch
-from plinth.model.parameters import Model
+from plinth.model.parameters import Model, SlidingWindow
 from plinth.training.config import RunConfig
 from plinth.training.parameters.parallel import LossScale, Parallel
 from tests.ranks import run_ranks
@@ -23,6 +23,9 @@ MODEL = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
 
 OLMO2 = {"architecture": "olmo2"}
 UNTIED = {"tied_embeddings": False}
+OLMO3 = OLMO2 | {"window": SlidingWindow(tokens=5, layers=("sliding", "full"), rope_theta=500.0)}
+PHI3 = {"qk_norm": False, "rotary_fraction": 0.5}
+SINKS = {"qk_norm": False, "sinks": True, "window": SlidingWindow(tokens=5, layers=("sliding", "full"))}
 UNEVEN = {"layers": 5}  # over two stages, and over four
 
 Combination = tuple[str, dict[str, Any], dict[str, Any]]
@@ -40,6 +43,22 @@ TWO: list[Combination] = [
     ("olmo2, sequence", {"zero_stage": 1, "sequence": 2}, {"model": OLMO2}),
     ("olmo2, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": OLMO2}),
     ("olmo2, zero 3", {"zero_stage": 3}, {"model": OLMO2 | UNTIED}),
+    ("olmo3, tensor", {"zero_stage": 1, "tensor": 2}, {"model": OLMO3}),
+    ("olmo3, sequence", {"zero_stage": 1, "sequence": 2}, {"model": OLMO3}),
+    (
+        "olmo3, sequence, no document mask",
+        {"zero_stage": 2, "sequence": 2},
+        {"model": OLMO3 | {"document_mask": False}},
+    ),
+    ("olmo3, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": OLMO3 | {"layers": 3}}),
+    ("olmo3, zero 3, recomputed", {"zero_stage": 3, "activation_checkpointing": 1}, {"model": OLMO3 | UNTIED}),
+    ("phi3, tensor", {"zero_stage": 1, "tensor": 2}, {"model": PHI3}),
+    ("phi3, sequence", {"zero_stage": 1, "sequence": 2}, {"model": PHI3}),
+    ("phi3, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": PHI3}),
+    ("sinks, tensor", {"zero_stage": 1, "tensor": 2}, {"model": SINKS}),
+    ("sinks, sequence", {"zero_stage": 1, "sequence": 2}, {"model": SINKS}),
+    ("sinks, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": SINKS}),
+    ("sinks, zero 3, recomputed", {"zero_stage": 3, "activation_checkpointing": 1}, {"model": SINKS}),
     ("qwen2, tensor", {"zero_stage": 1, "tensor": 2}, {"model": {"qk_norm": False, "qkv_bias": True}}),
     ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
     ("fp16, zero 2", {"zero_stage": 2, "loss_scale": LossScale(static=128)}, {"precision": "fp16"}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plinth.model.parameters import Model
+from plinth.model.parameters import Model, SlidingWindow
 from plinth.recipe.load import check
 from plinth.recipe.recipe import Recipe
 from plinth.training.parameters.parallel import Parallel, problems
@@ -74,6 +74,20 @@ def test_what_can_run_is_not_refused(block: dict[str, Any]) -> None:
 def test_each_rule_gives_its_reason(block: dict[str, Any], key: str, reason: str) -> None:
     found = [message for name, message in refusals(**block) if name == key]
     assert any(reason in message for message in found), refusals(**block)
+
+
+def test_flash_takes_no_window() -> None:
+    model = Model(document_mask=False, window=SlidingWindow())
+    places = {"ranks": 1, "sequence_tokens": 64, "precision": "fp32"}
+    (refusal,) = problems(Parallel(attention="flash"), model, **places)
+    assert "a sliding window needs one" in refusal[1]
+    assert not list(problems(Parallel(attention="flex"), model, **places))
+
+
+def test_flash_has_no_sinks() -> None:
+    places = {"ranks": 1, "sequence_tokens": 64, "precision": "fp32"}
+    (refusal,) = problems(Parallel(attention="flash"), Model(document_mask=False, sinks=True), **places)
+    assert "sinks need it" in refusal[1]
 
 
 def test_flash_takes_no_documents() -> None:
