@@ -22,7 +22,6 @@ from plinth.model.folder import SavedWeights
 from plinth.model.interchange.layouts import LAYOUTS, Layout, Range, Tensors
 from plinth.model.parameters import Model
 
-
 #: Files that Megatron's reader needs next to a DCP folder: the formats, and the state without tensors.
 _MEGATRON_FORMATS = {
     "sharded_backend": "torch_dist",

@@ -41,7 +41,9 @@ class InitialWeights(Frozen):
         "folder. Optimizer states are ignored.",
     )
     licence: str = Field(
-        "", description="License of the weights in `folder` or `dcp`, as declared by their owner. It is recorded in the lineage."
+        "",
+        description="License of the weights in `folder` or `dcp`, as declared by their owner. It is recorded in the "
+        "lineage.",
     )
     optimizer: Literal["fresh", "kept"] = Field(
         "fresh",

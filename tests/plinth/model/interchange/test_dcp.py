@@ -121,7 +121,9 @@ class Divided(DefaultSavePlanner):
             return [item]
         rows, columns = data.size[0] // 3, data.size[1] // 4
         boxes = [(r, c) for r in ((0, rows), (rows, data.size[0])) for c in ((0, columns), (columns, data.size[1]))]
-        chunks = [ChunkStorageMetadata(torch.Size((r[0], c[0])), torch.Size((r[1] - r[0], c[1] - c[0]))) for r, c in boxes]
+        chunks = [
+            ChunkStorageMetadata(torch.Size((r[0], c[0])), torch.Size((r[1] - r[0], c[1] - c[0]))) for r, c in boxes
+        ]
         return [
             WriteItem(
                 MetadataIndex(item.index.fqn, chunk.offsets),
