@@ -72,7 +72,8 @@ def test_a_checkpoint_comes_back_as_initial_weights(
 def test_targets_are_checked(plinth: Callable[..., Any], tmp_path: Path, tokenizer: Tokenizer) -> None:
     run, _ = committed(tmp_path / "workspace", tokenizer, MUP, torch.float32)
     asked = plinth("export", "checkpoint", "latest:x", "out", "-w", run.workspace)
-    assert asked.code == 2 and "'x' is not a step" in asked.err
+    assert asked.code == 2
+    assert "'x' is not a step" in asked.err
     assert plinth("export", "checkpoint", "latest:5", "out", "-w", run.workspace).code == 3
     tied = plinth("export", "checkpoint", "latest", "out", "--format", "olmo-core", "-w", run.workspace)
     assert tied.code == 0, tied.err

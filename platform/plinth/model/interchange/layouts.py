@@ -59,7 +59,8 @@ class Layout(NamedTuple):
         embedding: name of the input embedding, by which the layout is recognized.
         tensors: returns the tensors of a model with a number of embedding rows.
         group: key of the state dict below which the trainer's reader expects the tensors; empty if there is none.
-        objects: names of Python objects that the trainer's reader expects next to the tensors; all are None.
+        objects: names of Python objects that the trainer's reader expects next to the tensors; each is a
+            list of None.
     """
 
     embedding: str

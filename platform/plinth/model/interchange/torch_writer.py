@@ -32,7 +32,7 @@ _MEGATRON_FORMATS = {
 
 
 def write(saved: SavedWeights, tensors: Tensors, layout: Layout, model: Model, folder: Path) -> int:
-    """Write tensors to a DCP folder, and the objects of the layout as None; return the number of bytes of the tensors.
+    """Write tensors to a DCP folder, and the objects of the layout as lists of None; return the bytes of the tensors.
 
     Args:
         saved: weights in Hugging Face's layout.
@@ -43,7 +43,7 @@ def write(saved: SavedWeights, tensors: Tensors, layout: Layout, model: Model, f
     state: dict[str, Any] = {
         name: torch.empty(one.shape, dtype=dtypes[name], device="meta") for name, one in tensors.items()
     }
-    whole = state | dict.fromkeys(layout.objects(model))
+    whole = state | {name: [None] for name in layout.objects(model)}
     state_dict_saver.save(
         {group: whole} if group else whole,
         storage_writer=_Writer(folder, single_file_per_rank=True, thread_count=1),
