@@ -193,7 +193,8 @@ def _padded(name: str, shapes: Mapping[str, Shape]) -> LayoutTensor:
 
 
 def _stacked(model: Model, shapes: Mapping[str, Shape], name: str, fused: str) -> LayoutTensor:
-    """Return one tensor of all layers, stacked on a first axis; `fused` says how several tensors are joined."""
+    """Return one tensor of all layers, stacked on a first axis; `fused` is `qkv`, `halves`, or
+    empty for a tensor that is not fused."""
     ranges: list[Range] = []
     for layer in range(model.layers):
         own = f"model.layers.{layer}.{name}"

