@@ -60,7 +60,7 @@ def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
         group="training",
         description=f"{use}, identified by their digest. Their lineage includes the model that they were taken from.",
         owner=owner,
-        kinds=("huggingface",) if params.folder else ("pytorch",),
+        kinds=("huggingface",) if params.folder and not params.dcp else ("pytorch",),
         present=_present_initial,
         pool="training",
     )
@@ -73,7 +73,9 @@ def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inpu
         GateError: the weights are tainted, or the named version was never released.
         SignatureError, LineageError, CheckpointError: the weights do not verify.
     """
-    if params.folder:
+    if params.dcp:
+        made = initial.of_dcp(ctx, _folder(ctx, params.dcp), _description(ctx, params), params.licence, asset)
+    elif params.folder:
         made = initial.of_folder(ctx, _folder(ctx, params.folder), params.licence, asset)
     else:
         parent = _release(ctx, params.release) if params.release else _checkpoint(ctx, params.checkpoint or "")
@@ -101,8 +103,8 @@ def vocabulary(ctx: Context, params: InitialWeights) -> int:
     Raises:
         MissingError: the named release does not exist.
     """
-    if params.folder:
-        with open_file(_folder(ctx, params.folder), CONFIG) as stream:
+    if params.folder or params.dcp:
+        with open_file(_description(ctx, params), CONFIG) as stream:
             return int(json.load(stream)["vocab_size"])
     mean = _mean(ctx, params.checkpoint or "")
     if params.checkpoint and mean is None:
@@ -167,6 +169,11 @@ def _run(ctx: Context, target: str) -> tuple[RunConfig, int | None]:
     return config.load(ctx.workspace.runs / chosen[0] / "config.json"), int(step) if step else None
 
 
+def _description(ctx: Context, params: InitialWeights) -> Path:
+    """Return the folder with the configuration and the tokenizer of weights from elsewhere."""
+    return _folder(ctx, params.folder or params.dcp or "")
+
+
 def _folder(ctx: Context, given: str) -> Path:
     base = ctx.workspace.input
     folder = Path(base, given) if isinstance(base, Path) else Path(given)
@@ -182,8 +189,8 @@ def _outside(params: InitialWeights, ctx: Context) -> str:
 
 
 def _meant(params: InitialWeights, ctx: Context) -> str:
-    if params.folder:
-        files = sorted(path for path in _folder(ctx, params.folder).iterdir() if path.is_file())
+    if folders := [_folder(ctx, one) for one in (params.folder, params.dcp) if one]:
+        files = sorted(path for folder in folders for path in folder.iterdir() if path.is_file())
         return fingerprint.digest([[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files])
     if params.release:
         name, version = _version(ctx, params.release)

@@ -5,6 +5,7 @@
     distillation/  distillation from a teacher: training hook, and the asset of stored logits
     compressed/    quantized and pruned forms of a release: files and export
     corpus_page/   the corpus in a browser: lists, documents, labels, what-if thresholds
+    interchange/   weights for other trainers (DCP, OLMo-core, Megatron): export formats and command
     mcp_server/    read-only tools for agents (Model Context Protocol): command
     roofline/      what limits the speed of a run's steps: a page section and a command
     proxies/       product proxies: generated test items for product tasks, checked by code

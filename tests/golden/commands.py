@@ -121,6 +121,7 @@ run replay latest 34
 run blame latest 34
 model generate latest hello --max-tokens 4
 export model release {out}/model
+export checkpoint latest {out}/dcp
 run checkpoint average latest --steps 32,40
 """
 #: Commands that a workspace of the tiny recipe has nothing for, or that take minutes: where their keys are tested.

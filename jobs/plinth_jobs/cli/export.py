@@ -131,9 +131,10 @@ def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unrel
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["megatron", "bin", "shards"]),
+    type=click.Choice(["megatron", "olmo", "mds", "bin", "shards"]),
     required=True,
-    help="megatron: .bin and .idx; bin: raw tokens with document offsets (.npy); shards: the shard files.",
+    help="megatron: .bin and .idx; olmo: .npy and .csv.gz; mds: MosaicML Streaming; bin: raw tokens with document "
+    "offsets (.npy); shards: the shard files.",
 )
 @click.option("--to", required=True, help="Target folder or s3:// prefix.")
 @unsigned_option
@@ -146,7 +147,7 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
     use as blend weights. The compliance key signs the files (`EXPORT.json`); check them with `plinth export verify
     PLACE`.
     """
-    from plinth.tokens.shards.reader import export
+    from plinth.tokens.shards.exports import export
     from plinth_registry.exports import data
 
     ctx = settings.context()

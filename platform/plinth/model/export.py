@@ -27,7 +27,17 @@ from plinth.errors import CheckpointError, IntegrityError, WorkspaceError
 from plinth.model.architectures import architecture
 from plinth.model.decoder import Decoder
 from plinth.model.folder import SavedWeights, described_model, read_config, read_text
-from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, WEIGHTS, config_text, hf_config, hf_name, plain_factor
+from plinth.model.hugging_face import (
+    CONFIG,
+    INDEX,
+    TOKENIZER,
+    config_text,
+    hf_config,
+    hf_name,
+    index_text,
+    plain_factor,
+    weight_files,
+)
 from plinth.model.packed import packed_name
 from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, sync_directory
@@ -191,25 +201,14 @@ def _write_weights(
     folder: Path, saved: SavedWeights, tensors: Sequence[_Written], dtype: torch.dtype, file_bytes: int
 ) -> list[str]:
     """Write the tensor files and, if there are several, their index; return the names of the tensor files."""
-    groups: list[list[_Written]] = [[]]
-    size = 0
-    for one in tensors:
-        more = one.elements * dtype.itemsize
-        if groups[-1] and size + more > file_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(one)
-        size += more
-    count = len(groups)
-    names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)] if count > 1 else [WEIGHTS]
-    for name, group in zip(names, groups, strict=True):
-        tensor_file.write_chunks(folder / name, _bytes(saved, group, dtype))
-    if count > 1:
-        where = {one.name: name for name, group in zip(names, groups, strict=True) for one in group}
-        total = sum(one.elements for one in tensors) * dtype.itemsize
-        index = config_text({"metadata": {"total_size": total}, "weight_map": where})
-        tensor_file.write_chunks(folder / INDEX, [memoryview(index.encode())])
-    return names
+    every = {one.name: one for one in tensors}
+    sizes = {one.name: one.elements * dtype.itemsize for one in tensors}
+    files = weight_files(sizes, file_bytes)
+    for name, group in files.items():
+        tensor_file.write_chunks(folder / name, _bytes(saved, [every[one] for one in group], dtype))
+    if len(files) > 1:
+        tensor_file.write_chunks(folder / INDEX, [memoryview(index_text(files, sizes).encode())])
+    return list(files)
 
 
 def _bytes(saved: SavedWeights, group: Sequence[_Written], dtype: torch.dtype) -> Iterator[memoryview]:

@@ -141,6 +141,32 @@ def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
     }
 
 
+def weight_files(sizes: Mapping[str, int], file_bytes: int) -> dict[str, list[str]]:
+    """Return the names of the weight files with the tensors of each, in order.
+
+    Args:
+        sizes: bytes of each tensor by name.
+        file_bytes: maximum bytes of tensors per file; a larger tensor has its own file.
+    """
+    groups: list[list[str]] = [[]]
+    total = 0
+    for name, size in sizes.items():
+        if groups[-1] and total + size > file_bytes:
+            groups.append([])
+            total = 0
+        groups[-1].append(name)
+        total += size
+    count = len(groups)
+    names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)] if count > 1 else [WEIGHTS]
+    return dict(zip(names, groups, strict=True))
+
+
+def index_text(files: Mapping[str, list[str]], sizes: Mapping[str, int]) -> str:
+    """Return the text of the index of several weight files."""
+    where = {tensor: name for name, group in files.items() for tensor in group}
+    return config_text({"metadata": {"total_size": sum(sizes.values())}, "weight_map": where})
+
+
 def config_text(config: Mapping[str, Any]) -> str:
     """Return the JSON text of a configuration file."""
     return json.dumps(dict(config), indent=2, sort_keys=True) + "\n"

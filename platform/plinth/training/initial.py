@@ -1,4 +1,4 @@
-"""Initial weights from a release, a checkpoint, or a folder in Hugging Face's layout.
+"""Initial weights from a release, a checkpoint, a folder in Hugging Face's layout, or a DCP folder.
 
     recipe ─► asset `initial`: verified, hashed, in the store ─► comparison with the recipe ─► every rank reads its part
 
@@ -15,16 +15,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, MissingError, PlinthError, RecipeError
-from plinth.evaluation.comparison.models import weights
+from plinth.evaluation.comparison.models import MODEL_ASSET, open_file, weights
 from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, model_of
+from plinth.model.interchange.conversion import DcpWeights, hf_files
+from plinth.model.interchange.dcp import DcpFolder
 from plinth.model.parameters import Model
-from plinth.records import Manifest, Step, bucket_of
+from plinth.records import Manifest, Part, Step, bucket_of
+from plinth.storage import tensor_file
 from plinth.storage.store import Store
 from plinth.tokens.mixture.apportion import largest_remainder
 from plinth.tokens.tokenizer.template import same_tokenizer
@@ -64,6 +68,48 @@ def of_folder(ctx: Context, folder: Path, licence: str, asset: str = ASSET) -> M
     held = weights(ctx, folder)
     ctx.refs.save(held)
     return _manifest(ctx, asset, held.asset, held, {"licence": licence}, {})
+
+
+def of_dcp(ctx: Context, dcp: Path, described_in: Path, licence: str, asset: str = ASSET) -> Manifest:
+    """Convert the weights in a DCP folder to safetensors in the store, and return their manifest.
+
+    The manifest of the weights also has the SHA-256 of every file that was read, and the layout of the tensors.
+
+    Args:
+        described_in: folder with `config.json` and `tokenizer.json`.
+
+    Raises:
+        MissingError: the configuration or the tokenizer is absent.
+        CheckpointError: the folder is not a readable DCP folder, or its tensors do not match the configuration.
+    """
+    texts = {name: _described_file(described_in, name) for name in (CONFIG, TOKENIZER)}
+    try:
+        config = json.loads(texts[CONFIG])
+        model, rows = model_of(config), int(config["vocab_size"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{described_in / CONFIG} describes no supported model", found=error) from error
+    parts = [Part(name=name, blob=ctx.store.put_bytes(text)) for name, text in texts.items()]
+    with DcpFolder(dcp, partial(open_file, dcp)) as folder:
+        source = DcpWeights(folder, model, rows)
+        for name, content in hf_files(source):
+            with ctx.store.staging() as path:
+                tensor_file.write_chunks(path, content)
+                parts.append(Part(name=name, blob=ctx.store.put_file(path)))
+        params = {"dcp": folder.digests(source.sources), "layout": source.layout}
+    held = Manifest(asset=MODEL_ASSET, step=MODEL_ASSET, version="1", params=params, inputs={}, parts=tuple(parts))
+    ctx.refs.save(held)
+    return _manifest(ctx, asset, held.asset, held, {"licence": licence}, {})
+
+
+def _described_file(folder: Path, name: str) -> bytes:
+    if not (folder / name).is_file():
+        raise MissingError(
+            f"{folder} has no {name}",
+            expected=f"{CONFIG} and {TOKENIZER} of the model, in Hugging Face's form",
+            remedy="copy them there, or set `training.initial.folder` to a folder that has them",
+        )
+    with open_file(folder, name) as stream:
+        return stream.read()
 
 
 def _manifest(

@@ -5,7 +5,7 @@
     croissant       Croissant 1.1 metadata: files, columns, licenses
     responsible_ai  its responsible-AI fields, from the manifests of the exported text
 
-The export of tokens for other trainers (`plinth.tokens.shards.reader`) and the export of the ledger
+The export of tokens for other trainers (`plinth.tokens.shards.exports`) and the export of the ledger
 (`plinth.provenance.ledger`) do not belong here.
 
 This package also defines the commands `plinth export text` and `plinth export verify`, which import the other modules

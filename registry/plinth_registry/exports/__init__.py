@@ -260,11 +260,12 @@ def require_plain(ctx: Context, directory: Path, folder: Path) -> None:
     require_same(source.directory, source.files, folder, _files_of(folder))
 
 
-def state_plain(ctx: Context, source: FormSource, form: str, folder: Path) -> None:
+def state_plain(ctx: Context, source: FormSource, form: str, folder: Path, plain: Path | None = None) -> None:
     """Check that the plain model in a folder equals its checkpoint, and sign a statement about its files.
 
     Args:
-        form: name of the form, such as `hf-bfloat16`.
+        form: name of the form, such as `hf-bfloat16` or `megatron`.
+        plain: folder to compare with the checkpoint, if `folder` has the same weights in another trainer's layout.
 
     Raises:
         SignatureError: there is no statement about these files, and no evaluator key on this machine.
@@ -274,7 +275,8 @@ def state_plain(ctx: Context, source: FormSource, form: str, folder: Path) -> No
 
     files = _files_of(folder)
     if not _is_stated(ctx, source, form, {"files": files}):
-        require_same(source.directory, source.files, folder, files)
+        compared = plain or folder
+        require_same(source.directory, source.files, compared, _files_of(compared))
         _state(ctx, source, form, {"files": files})
 
 

@@ -8,8 +8,8 @@ Modules that make shards, in this order:
 
 Modules that read shards:
 
-    reader             spans of tokens of one stream from mapped files; digests of blocks; exports: Megatron, plain
-                       token files, files by name
+    reader             spans of tokens of one stream from mapped files; digests of blocks
+    exports            files for other trainers: Megatron, OLMo-core, MosaicML Streaming, plain token files
     index              the document index of a stream, in Arrow files that are mapped and read in place
 
 parameters             axes and sizes, source and cache of a job's shards, names of streams: a bucket, or

@@ -9,14 +9,14 @@ from pydantic import Field, model_validator
 from plinth.records import Frozen
 
 #: Keys of sources; the content of a source is identified by digest.
-NAMES = ("release", "checkpoint", "folder", "licence")
+NAMES = ("release", "checkpoint", "folder", "dcp", "licence")
 
 #: Prefix of buckets of replayed text.
 REPLAYED: Final = "replay-"
 
 
 class InitialWeights(Frozen):
-    """Initial weights that are not random. Set one of `release`, `checkpoint` and `folder`."""
+    """Initial weights that are not random. Set one of `release`, `checkpoint`, `folder` and `dcp`."""
 
     release: str | None = Field(
         None,
@@ -33,8 +33,17 @@ class InitialWeights(Frozen):
         description="Folder in Hugging Face's layout (Llama, Qwen2, Qwen3, OLMo 2), as an absolute path or relative to "
         "the input folder. Every file is hashed.",
     )
+    dcp: str | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Folder of `torch.distributed.checkpoint`, with names of Hugging Face, Plinth, OLMo-core or "
+        "Megatron. `config.json` and `tokenizer.json` in Hugging Face's form are read from `folder`, or from the same "
+        "folder. Optimizer states are ignored.",
+    )
     licence: str = Field(
-        "", description="License of the weights in `folder`, as declared by their owner. It is recorded in the lineage."
+        "",
+        description="License of the weights in `folder` or `dcp`, as declared by their owner. It is recorded in the "
+        "lineage.",
     )
     optimizer: Literal["fresh", "kept"] = Field(
         "fresh",
@@ -65,17 +74,20 @@ class InitialWeights(Frozen):
 
     @model_validator(mode="after")
     def _one_source(self) -> InitialWeights:
-        given = [name for name in ("release", "checkpoint", "folder") if getattr(self, name)]
-        if len(given) != 1:
+        given = [name for name in ("release", "checkpoint", "folder", "dcp") if getattr(self, name)]
+        if len(given) != 1 and given != ["folder", "dcp"]:
             found = " and ".join(given) or "none"
-            raise ValueError(f"set one of `release`, `checkpoint` and `folder`; found {found}")
-        if self.folder and not self.licence:
-            raise ValueError("`folder` needs `licence`, the license of the weights")
-        if self.licence and not self.folder:
-            raise ValueError("`licence` is for `folder` only; other weights inherit the license of their sources")
-        if self.replay and self.folder:
+            raise ValueError(f"set one of `release`, `checkpoint`, `folder` and `dcp`; found {found}")
+        external = self.folder or self.dcp
+        if external and not self.licence:
+            raise ValueError(f"`{given[-1]}` needs `licence`, the license of the weights")
+        if self.licence and not external:
+            raise ValueError(
+                "`licence` is for `folder` and `dcp` only; other weights inherit the license of their sources"
+            )
+        if self.replay and external:
             raise ValueError("`replay` needs a `release` or `checkpoint` with known training text")
-        if self.optimizer == "kept" and (self.folder or self.vocabulary != "same"):
+        if self.optimizer == "kept" and (external or self.vocabulary != "same"):
             raise ValueError("`optimizer: kept` needs a `release` or `checkpoint`, and `vocabulary: same`")
         return self
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import struct
 from collections.abc import Callable
@@ -17,8 +19,7 @@ from plinth.errors import IntegrityError, StorageError
 from plinth.records import Manifest
 from plinth.storage.store import Store
 from plinth.tokens.reading.shard_sources import open_shards
-from plinth.tokens.shards import reader as exports
-from plinth.tokens.shards import shards
+from plinth.tokens.shards import exports, shards
 from plinth.tokens.shards.parameters import Reading, Shards
 from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.tokenizer import tokenizer
@@ -79,6 +80,102 @@ def test_plain_files_are_tokens_and_offsets(ctx: Context, made: SimpleNamespace,
     tokens, offsets = np.fromfile(tmp_path / "web.bin", told["dtype"]), np.load(tmp_path / "web.npy")
     assert [part.tolist() for part in np.split(tokens, offsets[1:-1])] == expected
     assert (offsets[0], offsets[-1]) == (0, len(tokens))
+
+
+@pytest.mark.parametrize("vocabulary", [0, 70_000])
+def test_olmo_gets_tokens_and_document_borders(
+    ctx: Context, made: SimpleNamespace, tmp_path: Path, vocabulary: int
+) -> None:
+    done, expected = _line(ctx, made, vocabulary)
+    (told,) = exports.export(ctx.store, [done], "olmo", str(tmp_path / "out"))
+    tokens = np.fromfile(f"{told['at']}.npy", told["dtype"])
+    borders = gzip.decompress(Path(f"{told['at']}.csv.gz").read_bytes()).decode()
+    rows = [line.split(",") for line in borders.split()]
+    assert [tokens[int(first) : int(end)].tolist() for first, end in rows] == expected
+    exports.export(ctx.store, [done], "olmo", str(tmp_path / "again"))
+    for path in (tmp_path / "out").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == told["sha256"][path.name]
+
+
+def test_the_reader_of_olmo_core_agrees(
+    ctx: Context, made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLMO_TRITON_CACHE_DIR_AUTO", "")  # set when the library is imported
+    data = pytest.importorskip("olmo_core.data")
+    done, expected = _line(ctx, made)
+    (told,) = exports.export(ctx.store, [done], "olmo", str(tmp_path / "out"))
+    path, dtype = f"{told['at']}.npy", np.dtype(told["dtype"]).type
+    for given in ({"use_array_if_local": False}, {"eos_token_id": told["end_of_text"]}):
+        found = list(data.utils.iter_document_indices(path, dtype=dtype, **given))
+        assert [data.utils.load_array_slice(path, *one, dtype).tolist() for one in found] == expected
+    whole = list(chain(*expected))
+    rows = data.NumpyFSLDataset(path, sequence_length=16, pad_token_id=0, eos_token_id=0, vocab_size=500, dtype=dtype)
+    rows.prepare()
+    assert [rows[n]["input_ids"].tolist() for n in range(len(rows))] == [
+        whole[at : at + 16] for at in range(0, len(whole) // 16 * 16, 16)
+    ]
+
+
+def read_mds(folder: Path) -> list[list[int]]:
+    """Samples by the rules of MosaicML's reader, written from the format's description."""
+    samples = []
+    for shard in json.loads((folder / "index.json").read_text())["shards"]:
+        data = (folder / shard["raw_data"]["basename"]).read_bytes()
+        assert len(data) == shard["raw_data"]["bytes"]
+        assert hashlib.sha256(data).hexdigest() == shard["raw_data"]["hashes"]["sha256"]
+        (count,) = struct.unpack_from("<I", data)
+        assert count == shard["samples"]
+        for first, end in pairwise(struct.unpack_from(f"<{count + 1}I", data, 4)):
+            (size,) = struct.unpack_from("<I", data, first)
+            assert first + 4 + size == end
+            width = 1 << data[first + 4] % 4
+            assert data[first + 4] >> 2 == 1
+            kind = shard["column_encodings"][0].removeprefix("ndarray:")
+            tokens = np.frombuffer(data[first + 5 + width : end], kind).tolist()
+            assert len(tokens) == int.from_bytes(data[first + 5 : first + 5 + width], "little")
+            samples.append(tokens)
+    return samples
+
+
+@pytest.mark.parametrize(("vocabulary", "most"), [(0, 1 << 26), (70_000, 400), (0, 1)])
+def test_mds_has_a_sample_per_document(
+    ctx: Context, made: SimpleNamespace, tmp_path: Path, vocabulary: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "MDS_BYTES", most)
+    done, expected = _line(ctx, made, vocabulary)
+    (told,) = exports.export(ctx.store, [done], "mds", str(tmp_path / "out"))
+    assert read_mds(tmp_path / "out" / "web") == expected
+    files = {f"web/{path.name}" for path in (tmp_path / "out" / "web").iterdir()}
+    assert files == set(told["sha256"])
+    assert len(files) == {1 << 26: 2, 1: 1 + len(expected)}.get(most, len(files))
+
+
+def test_the_writer_and_reader_of_streaming_agree(
+    ctx: Context, made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streaming = pytest.importorskip("streaming")
+    monkeypatch.setattr(exports, "MDS_BYTES", 2000)
+    done, expected = _line(ctx, made)
+    exports.export(ctx.store, [done], "mds", str(tmp_path / "out"))
+    found = streaming.LocalDataset(str(tmp_path / "out" / "web"))
+    assert [found[n]["tokens"].tolist() for n in range(len(found))] == expected
+    columns, theirs = {"tokens": "ndarray:uint16"}, tmp_path / "theirs"
+    with streaming.MDSWriter(columns=columns, out=str(theirs), hashes=["sha256"], size_limit=2000) as writer:
+        for document in expected:
+            writer.write({"tokens": np.array(document, "<u2")})
+    for path in theirs.iterdir():
+        assert (tmp_path / "out" / "web" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_megatrons_own_reader_agrees(ctx: Context, made: SimpleNamespace, tmp_path: Path) -> None:
+    indexed = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    for vocabulary in (0, 70_000):
+        done, expected = _line(ctx, made, vocabulary)
+        (told,) = exports.export(ctx.store, [done], "megatron", str(tmp_path / f"out{vocabulary}"))
+        found = indexed.IndexedDataset(told["at"])
+        assert [one.tolist() for one in found[: len(found)]] == expected
+        assert found.document_indices.tolist() == list(range(len(expected) + 1))
 
 
 def test_s3_takes_them_and_shards_are_read_from_there(ctx: Context, made: SimpleNamespace, tmp_path: Path) -> None:

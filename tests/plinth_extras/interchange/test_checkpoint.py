@@ -1,0 +1,147 @@
+"""`plinth export checkpoint`: a run's weights for other trainers, and `training.initial.dcp`, which reads them back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from plinth.compute.context import Context
+from plinth.errors import CheckpointError, MissingError, SourceError
+from plinth.model.folder import load_model
+from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS
+from plinth.model.parameters import Model, MuP
+from plinth.storage.workspace import Workspace
+from plinth.training.parameters.initial import InitialWeights
+from plinth_assets import initial
+from plinth_extras.interchange import restore
+from plinth_registry import exports, taint
+from tests.assets.test_initial import begun, made
+from tests.jobs.cli.test_export_model import END, committed
+from tests.model_folder import byte_level
+
+MUP = Model(
+    layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=48, mup=MuP(base_dim=16, base_head_dim=4, embedding_multiplier=3.0)
+)
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    made = byte_level(["some words"], 280)
+    made.add_special_tokens([END])
+    return made
+
+
+@pytest.mark.parametrize("form", ["dcp", "olmo-core", "megatron"])
+def test_a_checkpoint_comes_back_as_initial_weights(
+    plinth: Callable[..., Any], tmp_path: Path, tokenizer: Tokenizer, form: str
+) -> None:
+    config = MUP.model_copy(update={"tied_embeddings": False})
+    run, _ = committed(tmp_path / "workspace", tokenizer, config, torch.bfloat16)
+    workspace = ("-w", run.workspace)
+    done = plinth("export", "checkpoint", "latest:6", "out", "--format", form, "--json", *workspace)
+    assert done.code == 0, done.err
+    shown = json.loads(done.out)
+    assert (shown["status"], shown["name"], shown["dtype"]) == ("UNRELEASED", f"{run.run_id}:6", "bfloat16")
+    ctx = Context(Workspace(tmp_path / "workspace"))
+    exports.verify(tmp_path / "out", ctx.workspace.trust_folder / "root.json", unreleased=True)
+    assert plinth("export", "model", "latest", "hf", "--unreleased", *workspace).code == 0
+
+    weights = made(ctx, dcp=str(tmp_path / "out"), licence="MIT")
+    expected = load_file(tmp_path / "hf" / WEIGHTS)
+    (part,) = weights.named(WEIGHTS)
+    found = load_file(ctx.store.open_path(part.blob))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    source = ctx.refs.load(weights.inputs["weights"])
+    files = {name for name in source.params["dcp"] if name != ".metadata"}
+    assert files == {path.name for path in (tmp_path / "out").glob("*.distcp")}
+    assert weights.stats["vocab_size"] == run.vocab_size
+    assert initial.vocabulary(ctx, InitialWeights(dcp=str(tmp_path / "out"), licence="MIT")) == run.vocab_size
+    restore(tmp_path / "out", tmp_path / "back")
+    (tmp_path / "back" / CONFIG).write_bytes((tmp_path / "out" / CONFIG).read_bytes())
+    assert load_model(tmp_path / "back").config.mup is None
+
+
+def test_targets_are_checked(plinth: Callable[..., Any], tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run, _ = committed(tmp_path / "workspace", tokenizer, MUP, torch.float32)
+    asked = plinth("export", "checkpoint", "latest:x", "out", "-w", run.workspace)
+    assert asked.code == 2
+    assert "'x' is not a step" in asked.err
+    assert plinth("export", "checkpoint", "latest:5", "out", "-w", run.workspace).code == 3
+    tied = plinth("export", "checkpoint", "latest", "out", "--format", "olmo-core", "-w", run.workspace)
+    assert tied.code == 0, tied.err
+    ctx = Context(Workspace(tmp_path / "workspace"))
+    taint.mark(ctx, run.mixture, "ada", "withdrawn")
+    assert "tainted" in plinth("export", "checkpoint", "latest", "again", "-w", run.workspace).err
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.fixture
+def exported(plinth: Callable[..., Any], tmp_path: Path, tokenizer: Tokenizer) -> tuple[Context, Path]:
+    run, _ = committed(tmp_path / "workspace", tokenizer, MUP, torch.float32)
+    assert plinth("export", "checkpoint", "latest", "out", "-w", run.workspace).code == 0
+    return Context(Workspace(tmp_path / "workspace")), tmp_path / "out"
+
+
+def test_the_description_may_be_elsewhere(exported: tuple[Context, Path], tmp_path: Path) -> None:
+    ctx, folder = exported
+    (tmp_path / "described").mkdir()
+    first = made(ctx, dcp=str(folder), licence="MIT")
+    for name in (CONFIG, TOKENIZER):
+        (folder / name).rename(tmp_path / "described" / name)
+    with pytest.raises(MissingError, match=r"has no config.json[\s\S]*training.initial.folder"):
+        made(ctx, dcp=str(folder), licence="MIT")
+    again = made(ctx, dcp=str(folder), folder=str(tmp_path / "described"), licence="MIT")
+    assert again.digest == first.digest
+
+
+def test_a_changed_checkpoint_is_read_again(exported: tuple[Context, Path]) -> None:
+    ctx, folder = exported
+    _, stage = begun(dcp=str(folder), licence="MIT")
+    first, before = made(ctx, dcp=str(folder), licence="MIT"), stage.outside(ctx)
+    path = folder / "__0_0.distcp"
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data/0") + 4000
+    data[at] ^= 1
+    path.write_bytes(data)
+    assert stage.outside(ctx) != before
+    assert made(ctx, dcp=str(folder), licence="MIT").digest != first.digest
+
+
+def test_links_and_other_models_are_refused(exported: tuple[Context, Path], tmp_path: Path) -> None:
+    ctx, folder = exported
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).chmod(0o644)
+    (folder / CONFIG).write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(CheckpointError, match=r"model.layers.2.input_layernorm.weight missing"):
+        made(ctx, dcp=str(folder), licence="MIT")
+    (folder / CONFIG).write_text(json.dumps({**config, "model_type": "mamba"}))
+    with pytest.raises(CheckpointError, match=r"describes no supported model[\s\S]*mamba"):
+        made(ctx, dcp=str(folder), licence="MIT")
+    (folder / CONFIG).write_text(json.dumps(config))
+    (folder / "__0_0.distcp").rename(tmp_path / "moved")
+    (folder / "__0_0.distcp").symlink_to(tmp_path / "moved")
+    with pytest.raises(SourceError, match="points outside the model folder"):
+        made(ctx, dcp=str(folder), licence="MIT")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dcp": "a"}, "`dcp` needs `licence`"),
+        ({"dcp": "a", "checkpoint": "b", "licence": "MIT"}, "found checkpoint and dcp"),
+        ({"dcp": "a", "licence": "MIT", "replay": 0.1}, "replay"),
+        ({"dcp": "a", "licence": "MIT", "optimizer": "kept"}, "optimizer"),
+    ],
+)
+def test_keys_that_do_not_fit_are_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        InitialWeights(**given)
