@@ -7,6 +7,7 @@ These modules do not import torch, so recipes, plans and reports can use them:
     hugging_face    names and configurations in Hugging Face's layout; export formats
     layer_types     sliding windows and rotary positions of layers in Hugging Face's configurations
     packed          packed projections in model files
+    interchange     weights in the checkpoints of other trainers (its writer imports torch)
 
 These modules import torch:
 

@@ -178,7 +178,7 @@ def _tensors(metadata: Any) -> dict[str, DcpTensor]:
     Raises:
         ValueError: a field is missing or has another type, or the chunks of a tensor do not cover it exactly.
     """
-    if not isinstance(metadata, pickled.Record) or metadata.of != "Metadata":
+    if not isinstance(metadata, pickled.InertRecord) or metadata.of != "Metadata":
         raise ValueError("the pickle is not the Metadata of torch.distributed.checkpoint")
     described, stored = metadata.field("state_dict_metadata"), metadata.field("storage_data")
     if not isinstance(described, dict) or not isinstance(stored, dict):
@@ -189,12 +189,12 @@ def _tensors(metadata: Any) -> dict[str, DcpTensor]:
         places[str(index.field("fqn")), None if offset is None else _sizes(offset)] = info
     tensors = {}
     for name, one in described.items():
-        if isinstance(one, pickled.Record) and one.of == "TensorStorageMetadata":
+        if isinstance(one, pickled.InertRecord) and one.of == "TensorStorageMetadata":
             tensors[str(name)] = _tensor(str(name), one, places)
     return tensors
 
 
-def _tensor(name: str, described: pickled.Record, places: Mapping[Any, Any]) -> DcpTensor:
+def _tensor(name: str, described: pickled.InertRecord, places: Mapping[Any, Any]) -> DcpTensor:
     properties = described.field("properties")
     dtype = getattr(properties.state[0], "of", "") if properties.state else ""
     if dtype not in BITS:
@@ -220,7 +220,7 @@ def _tensor(name: str, described: pickled.Record, places: Mapping[Any, Any]) -> 
 
 def _sizes(size: Any) -> tuple[int, ...]:
     """Return the numbers of a `torch.Size` record."""
-    numbers = tuple(size.args[0]) if isinstance(size, pickled.Record) and size.args else size
+    numbers = tuple(size.args[0]) if isinstance(size, pickled.InertRecord) and size.args else size
     if not isinstance(numbers, tuple) or not all(type(one) is int and 0 <= one < 1 << 48 for one in numbers):
         raise ValueError(f"{size!r} is not a shape")
     return numbers
@@ -268,9 +268,9 @@ def _archived(data: memoryview, shape: tuple[int, ...], dtype: str) -> Bits:
         if "byteorder" in files and bytes(_stored(data, files["byteorder"])) != b"little":
             raise ValueError("the tensor is not in little-endian order")
         rebuilt = pickled.read(io.BytesIO(_stored(data, files["data.pkl"])), lambda key: key)
-        while isinstance(rebuilt, pickled.Record) and rebuilt.of == "_rebuild_parameter":
+        while isinstance(rebuilt, pickled.InertRecord) and rebuilt.of == "_rebuild_parameter":
             rebuilt = rebuilt.args[0]
-        if not isinstance(rebuilt, pickled.Record) or rebuilt.of != "_rebuild_tensor_v2" or len(rebuilt.args) < 4:
+        if not isinstance(rebuilt, pickled.InertRecord) or rebuilt.of != "_rebuild_tensor_v2" or len(rebuilt.args) < 4:
             raise ValueError("no plain tensor")
         storage, first, size, strides = rebuilt.args[:4]
         kind = _STORAGES.get(getattr(storage[1], "of", ""))

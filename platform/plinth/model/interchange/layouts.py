@@ -27,7 +27,7 @@ from plinth.model.parameters import Model
 Shape = tuple[int, ...]
 
 
-class Range(NamedTuple):
+class TensorRange(NamedTuple):
     """Range of elements of a Hugging Face tensor, in row-major order."""
 
     tensor: str
@@ -43,7 +43,7 @@ class LayoutTensor(NamedTuple):
     """
 
     shape: Shape
-    ranges: tuple[Range, ...]
+    ranges: tuple[TensorRange, ...]
     padded: bool = False
     stacked: bool = False
 
@@ -52,7 +52,7 @@ class LayoutTensor(NamedTuple):
 Tensors = dict[str, LayoutTensor]
 
 
-class Layout(NamedTuple):
+class TrainerLayout(NamedTuple):
     """Layout of a trainer.
 
     Args:
@@ -119,7 +119,7 @@ def _block_norms(model: Model) -> tuple[str, str]:
 
 
 def _whole(name: str, shape: Shape) -> LayoutTensor:
-    return LayoutTensor(shape, (Range(name, 0, math.prod(shape)),))
+    return LayoutTensor(shape, (TensorRange(name, 0, math.prod(shape)),))
 
 
 def _hf(model: Model, rows: int) -> Tensors:
@@ -195,27 +195,27 @@ def _padded(name: str, shapes: Mapping[str, Shape]) -> LayoutTensor:
 def _stacked(model: Model, shapes: Mapping[str, Shape], name: str, fused: str) -> LayoutTensor:
     """Return one tensor of all layers, stacked on a first axis; `fused` is `qkv`, `halves`, or
     empty for a tensor that is not fused."""
-    ranges: list[Range] = []
+    ranges: list[TensorRange] = []
     for layer in range(model.layers):
         own = f"model.layers.{layer}.{name}"
         if fused == "qkv":
             ranges += _query_groups(model, shapes, own)
         else:
             parts = [own.format(part) for part in ("gate_proj", "up_proj")] if fused else [own]
-            ranges += [Range(part, 0, math.prod(shapes[part])) for part in parts]
+            ranges += [TensorRange(part, 0, math.prod(shapes[part])) for part in parts]
     last = shapes[f"model.layers.0.{name.format('q_proj' if fused == 'qkv' else 'gate_proj')}"]
     rows = sum(one.elements for one in ranges) // model.layers // math.prod(last[1:])
     return LayoutTensor((model.layers, rows, *last[1:]), tuple(ranges), stacked=True)
 
 
-def _query_groups(model: Model, shapes: Mapping[str, Shape], name: str) -> Iterator[Range]:
+def _query_groups(model: Model, shapes: Mapping[str, Shape], name: str) -> Iterator[TensorRange]:
     """Yield the rows of each query group: the queries of one key head, then its keys, then its values."""
     widths = {"q_proj": model.heads // model.kv_heads * model.head_width}
     for group in range(model.kv_heads):
         for part in ("q_proj", "k_proj", "v_proj"):
             own = name.format(part)
             count = widths.get(part, model.head_width) * math.prod(shapes[own][1:])
-            yield Range(own, group * count, count)
+            yield TensorRange(own, group * count, count)
 
 
 def _megatron_objects(model: Model) -> list[str]:
@@ -233,11 +233,11 @@ def _unsupported(trainer: str, found: str) -> CheckpointError:
 
 
 #: Layouts by name.
-LAYOUTS: Final[Mapping[str, Layout]] = {
-    "hf": Layout("model.embed_tokens.weight", _hf),
-    "plinth": Layout("embed_tokens", _plinth),
-    "olmo-core": Layout("embeddings.weight", _olmo_core, group="model"),
-    "megatron": Layout("embedding.word_embeddings.weight", _megatron, objects=_megatron_objects),
+LAYOUTS: Final[Mapping[str, TrainerLayout]] = {
+    "hf": TrainerLayout("model.embed_tokens.weight", _hf),
+    "plinth": TrainerLayout("embed_tokens", _plinth),
+    "olmo-core": TrainerLayout("embeddings.weight", _olmo_core, group="model"),
+    "megatron": TrainerLayout("embedding.word_embeddings.weight", _megatron, objects=_megatron_objects),
 }
 
 

@@ -1,7 +1,7 @@
 """Pickles read as inert records, so that reading a file from elsewhere runs no code of the file's choice.
 
 `pickle.load` imports and calls whatever the file names. `read` never imports: each class or function that a pickle
-names becomes a subclass of `Record`, which stores its arguments and its state. Only names from the packages that write
+names becomes a subclass of `InertRecord`, which stores its arguments and its state. Only names from the packages that write
 checkpoints are accepted, so a pickle that was made to attack other readers is refused by name.
 """
 
@@ -18,7 +18,7 @@ PACKAGES = ("torch", "olmo_core", "megatron", "collections", "pathlib")
 BUILTINS = ("set", "frozenset", "list", "dict", "tuple")
 
 
-class Record:
+class InertRecord:
     """Instance of a class, or result of a function, that a pickle names.
 
     Args:
@@ -50,13 +50,13 @@ class Record:
 class _Unpickler(pickle.Unpickler):
     def __init__(self, stream: IO[bytes], persistent: Callable[[Any], Any] | None) -> None:
         super().__init__(stream)
-        self._persistent, self._classes = persistent, dict[tuple[str, str], type[Record]]()
+        self._persistent, self._classes = persistent, dict[tuple[str, str], type[InertRecord]]()
 
-    def find_class(self, module: str, name: str) -> type[Record]:
+    def find_class(self, module: str, name: str) -> type[InertRecord]:
         package = module.partition(".")[0]
         if package not in PACKAGES and not (module in ("builtins", "__builtin__") and name in BUILTINS):
             raise pickle.UnpicklingError(f"the pickle names {module}.{name}")
-        return self._classes.setdefault((module, name), type(name, (Record,), {"of": name}))
+        return self._classes.setdefault((module, name), type(name, (InertRecord,), {"of": name}))
 
     def persistent_load(self, key: Any) -> Any:
         if self._persistent is None:
@@ -65,7 +65,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read(stream: IO[bytes], persistent: Callable[[Any], Any] | None = None) -> Any:
-    """Return the object in a pickle, with a `Record` for everything that is not a number, text or plain container.
+    """Return the object in a pickle, with an `InertRecord` for everything that is not a number, text or plain container.
 
     Args:
         persistent: returns the object for a persistent ID, such as a tensor's storage.

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from plinth.model.folder import SavedWeights
-from plinth.model.interchange.layouts import LAYOUTS, Layout, Range, Tensors
+from plinth.model.interchange.layouts import LAYOUTS, TrainerLayout, TensorRange, Tensors
 from plinth.model.parameters import Model
 
 #: Files that Megatron's reader needs next to a DCP folder: the formats, and the state without tensors.
@@ -31,7 +31,7 @@ _MEGATRON_FORMATS = {
 }
 
 
-def write(saved: SavedWeights, tensors: Tensors, layout: Layout, model: Model, folder: Path) -> int:
+def write(saved: SavedWeights, tensors: Tensors, layout: TrainerLayout, model: Model, folder: Path) -> int:
     """Write tensors to a DCP folder, and the objects of the layout as lists of None; return the bytes of the tensors.
 
     Args:
@@ -89,11 +89,11 @@ class _LazyPlanner(DefaultSavePlanner):
         parts = [self._part(part) for part in _within(one.ranges, data.chunk)]
         return (parts[0].clone() if len(parts) == 1 else torch.cat(parts)).reshape(data.chunk.sizes)
 
-    def _part(self, part: Range) -> Tensor:
+    def _part(self, part: TensorRange) -> Tensor:
         return self._saved.tensor(part.tensor).reshape(-1)[part.first : part.first + part.elements]
 
 
-def _within(ranges: Sequence[Range], chunk: ChunkStorageMetadata) -> Iterator[Range]:
+def _within(ranges: Sequence[TensorRange], chunk: ChunkStorageMetadata) -> Iterator[TensorRange]:
     """Yield the ranges of a tensor that are in a chunk: a whole tensor, or one layer of a stacked tensor."""
     size = math.prod(chunk.sizes)
     first, at = chunk.offsets[0] * size, 0
