@@ -1,8 +1,8 @@
 """Pickles read as inert records, so that reading a file from elsewhere runs no code of the file's choice.
 
 `pickle.load` imports and calls whatever the file names. `read` never imports: each class or function that a pickle
-names becomes a subclass of `InertRecord`, which stores its arguments and its state. Only names from the packages that write
-checkpoints are accepted, so a pickle that was made to attack other readers is refused by name.
+names becomes a subclass of `InertRecord`, which stores its arguments and its state. Only names from the packages that
+write checkpoints are accepted, so a pickle that was made to attack other readers is refused by name.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read(stream: IO[bytes], persistent: Callable[[Any], Any] | None = None) -> Any:
-    """Return the object in a pickle, with an `InertRecord` for everything that is not a number, text or plain container.
+    """Return the object in a pickle, with an `InertRecord` for all but numbers, texts and plain containers.
 
     Args:
         persistent: returns the object for a persistent ID, such as a tensor's storage.

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
 from plinth.model.folder import SavedWeights
-from plinth.model.interchange.layouts import LAYOUTS, TrainerLayout, TensorRange, Tensors
+from plinth.model.interchange.layouts import LAYOUTS, TensorRange, Tensors, TrainerLayout
 from plinth.model.parameters import Model
 
 #: Files that Megatron's reader needs next to a DCP folder: the formats, and the state without tensors.
