@@ -95,8 +95,7 @@ class Run:
         private.for_torch()
         rank_watch.die_with_supervisor()
         rank_watch.install(self.directory, self.rank)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._remember)
+        self.handle_signals()
         if self.resumed:
             self._require_own_state()
         self._reported = max(timeline(self.directory.events).steps, default=0) if self.leads else 0
@@ -149,6 +148,12 @@ class Run:
         config = self.config
         dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(config.precision, "float32")
         return hf_config(config.model, config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
+
+    def handle_signals(self) -> None:
+        """Delay SIGTERM and SIGINT until the end of the step. Call it again if the trainer installs its own handlers,
+        which would end the run without a commit."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._remember)
 
     def begin(self) -> None:
         """Mark the moment at which a step has its batch. Optional: the time since the previous step is then reported as

@@ -120,7 +120,7 @@ class ResumePolicy(Frozen):
     """Requirements on the replay of a resumed run."""
 
     min_steps: int = Field(1, ge=1, description="Minimum number of steps that the resume proof compares.")
-    classes: tuple[ToleranceClass | Literal["unproved"], ...] = Field(
+    classes: tuple[Literal[ToleranceClass, "unproved"], ...] = Field(
         ("bit-equal",),
         min_length=1,
         description="Accepted proofs: `bit-equal`; `measured` for nondeterministic kernels, which allows a multiple of "

@@ -68,8 +68,9 @@ def submitted(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     """Submit a run and follow its job to the end, with planned faults."""
 
     def follow(config: RunConfig, **fault: Any) -> Any:
-        monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'platform'}{os.pathsep}{ROOT}")
-        monkeypatch.setenv("FAULTS", json.dumps(fault))
+        known = (str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(dict.fromkeys(known)))
+        monkeypatch.setenv("FAULTS", json.dumps([fault] if fault else []))
         job.submit_or_find(ctx, config)
         try:
             return job.follow(ctx, config)

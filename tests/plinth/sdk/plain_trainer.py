@@ -1,7 +1,7 @@
 """A team's trainer with torch alone: a linear model's loss on each micro batch, on any number of ranks.
 
 Its loss is a function of the batches and of the steps taken, so a resumed run has the losses of an undisturbed one.
-FAULTS is one JSON object: `at` the instant, `step`, and `signal`. Faults happen once, on rank 0.
+FAULTS is a JSON list of objects: `at` the instant, `step`, and `signal`. Each happens once, on rank 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plinth.sdk.data import StepBatches
 from plinth.training.checkpoint import checkpoint
 from plinth.training.telemetry.timeline import Timeline
 
-PLAN: dict[str, Any] = json.loads(os.environ.get("FAULTS") or "{}")
+PLAN: list[dict[str, Any]] = json.loads(os.environ.get("FAULTS") or "[]")
 
 
 def main() -> None:
@@ -41,7 +41,9 @@ def train(run: plinth.sdk.Run) -> None:
     config = run.config
     torch.manual_seed(config.seed)
     with torch.device("meta"):
-        shapes = {hf_name(name): value.shape for name, value in Decoder(config.model, config.vocab_size).named_parameters()}
+        shapes = {
+            hf_name(name): value.shape for name, value in Decoder(config.model, config.vocab_size).named_parameters()
+        }
     weights = {name: torch.full(shape, 0.01) for name, shape in shapes.items()}
     state = torch.zeros(4)
     if run.checkpoint is not None:
@@ -62,7 +64,7 @@ def train(run: plinth.sdk.Run) -> None:
         if run.world > 1:
             dist.all_reduce(loss)
         state = state * 0.5 + loss
-        tokens = config.tokens_through(step) + int(PLAN.get("at") == "tokens")
+        tokens = config.tokens_through(step) + int(planned("tokens"))
         goes_on = run.step(step, loss=float(state[0]), tokens=tokens, lr=0.1)
         if run.saves_at(step):
             save(run, step, state, weights)
@@ -77,30 +79,34 @@ def save(run: plinth.sdk.Run, step: int, state: torch.Tensor, weights: dict[str,
     torch.save(state, folder / f"state-{run.rank}.pt")
     if run.rank == 0:
         fault(run, "save", step)
-        if PLAN.get("at") != "no_model":
-            fields = {**run.model, **({"num_hidden_layers": 7} if PLAN.get("at") == "other_model" else {})}
+        if not planned("no_model"):
+            fields = {**run.model, **({"num_hidden_layers": 7} if planned("other_model") else {})}
             (folder / "config.json").write_text(json.dumps(fields))
             save_file({name: value + state[0].float() for name, value in weights.items()}, folder / "model.safetensors")
     run.commit(folder, step)
 
 
 def fault(run: plinth.sdk.Run, at: str, step: int) -> None:
-    """End this process if the plan names this instant, once in the life of the run."""
-    done = run.directory.root / "fault-happened"
-    if run.rank == 0 and PLAN.get("at") == at and PLAN["step"] == step and not done.exists():
-        done.touch()
-        number = PLAN.get("signal", signal.SIGKILL)
-        os.kill(os.getppid() if number == signal.SIGTERM else os.getpid(), number)
+    """End this process, or ask its supervisor to stop, if the plan names this instant; once in the life of the run."""
+    for one in PLAN:
+        done = run.directory.root / f"{at}-{step}-happened"
+        if run.rank == 0 and (one["at"], one.get("step")) == (at, step) and not done.exists():
+            done.touch()
+            number = one.get("signal", signal.SIGKILL)
+            os.kill(os.getppid() if number == signal.SIGTERM else os.getpid(), number)
+
+
+def planned(at: str) -> bool:
+    return at in {one["at"] for one in PLAN}
 
 
 def plant(run: plinth.sdk.Run) -> None:
-    """Put the faults between a commit's files and its registration, which the trainer's own code does not see."""
-    if PLAN.get("at") == "renamed":
-        before(checkpoint, "write_bytes", lambda path, *_: Path(path) == checkpoint.record_path(run.directory, PLAN["step"]),
-               lambda: fault(run, "renamed", PLAN["step"]))  # fmt: skip
-    if PLAN.get("at") == "recorded":
-        before(Timeline, "append", lambda _, event, **fields: event == "checkpoint" and fields["step"] == PLAN["step"],
-               lambda: fault(run, "recorded", PLAN["step"]))  # fmt: skip
+    """Put faults between the files of a commit and its record, and before the commit is reported."""
+    before(checkpoint, "write_bytes", lambda path, *_: Path(path).parent == run.directory.checkpoints,
+           lambda: fault(run, "renamed", run.done))  # fmt: skip
+    before(
+        Timeline, "append", lambda _, event, **fields: event == "checkpoint", lambda: fault(run, "recorded", run.done)
+    )
 
 
 def before(owner: Any, name: str, asks: Callable[..., bool], act: Callable[[], None]) -> None:

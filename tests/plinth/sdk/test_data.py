@@ -1,4 +1,4 @@
-"""Batches for a team's own trainer: the sequences that `plinth batch` lists, in every form, on any ranks and workers."""
+"""Batches for a team's own trainer: the sequences that `plinth run batch` lists, in every form and on any ranks."""
 
 from __future__ import annotations
 

@@ -70,10 +70,10 @@ def test_a_run_of_two_ranks_is_committed_and_has_manifests(
 INSTANTS = {"step": [5, 6], "save": [5, 6, 7, 8], "renamed": [5, 6, 7, 8], "recorded": []}
 
 
-@pytest.mark.parametrize("at", [pytest.param(at, marks=[] if at == "renamed" else pytest.mark.exhaustive) for at in INSTANTS])  # fmt: skip
-def test_a_killed_rank_continues_from_the_last_commit(
-    prepared: Prepared, submitted: Submitted, at: str
-) -> None:
+@pytest.mark.parametrize(
+    "at", ["renamed", *[pytest.param(at, marks=pytest.mark.exhaustive) for at in ("step", "save", "recorded")]]
+)
+def test_a_killed_rank_continues_from_the_last_commit(prepared: Prepared, submitted: Submitted, at: str) -> None:
     """In a step, in a save, after the files of a commit are in place but not its record, and before it is reported."""
     config = prepared()
     result = submitted(config, at=at, step=7 if at == "step" else 8)

@@ -58,6 +58,21 @@ def unsupported(training: _Trained, hooks: tuple[str, ...]) -> Iterator[str]:
     yield from hooks
 
 
+def require_own_loop(trainer: ExternalTrainer | None, what: str) -> None:
+    """Check that Plinth's loop trained a run, because only its state can be read and replayed.
+
+    Raises:
+        TrainingError: an external trainer trained the run.
+    """
+    if trainer is not None:
+        raise TrainingError(
+            f"{what} is not possible for a run of your own trainer",
+            found=" ".join(trainer.command),
+            expected="a run of Plinth's loop, whose optimizer state Plinth can read",
+            remedy="use the trainer's own tools; the gate policy decides about a resume that is not proved",
+        )
+
+
 def option(trainer: ExternalTrainer | None) -> list[str]:
     """Return the supervisor's arguments that bind a job to the submitted command. A run with Plinth's loop has none."""
     return [] if trainer is None else [OPTION, fingerprint.digest(trainer)]
