@@ -10,9 +10,9 @@
     data        the order as `torch` datasets, and batches in the forms that trainers take
     rank_run    a run on one rank: resume, events, stop requests, exit status
     commit      stage, hash and commit a trainer's folder, with its statement
-    callbacks/  the calls above for transformers, Lightning, OLMo-core and torchtitan; imported by name
+    callbacks/  the calls above for transformers, Lightning and OLMo-core; import them by module
 
-A rank needs torch and the base installation. The trainer computes the steps: Plinth does not replay them, so its
+Each rank needs torch and the base installation. The trainer computes the steps: Plinth does not replay them, so its
 candidate states that a resume is not proved. Does not belong here: data order (tokens), Plinth's own loop (training).
 """
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 import plinth.sdk
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
+from plinth.model.parameters import Model, MuP
 from plinth.sdk import Run, commit
 from plinth.training import config as configuration
 from plinth.training import job
@@ -99,6 +100,7 @@ def test_it_saves_at_the_interval_and_at_the_end(run: Run) -> None:
         ("validation", Validation()),
         ("checkpoints", Checkpoints(keep_last=3, average=Average(last=3))),
         ("deepspeed", {"wall_clock_breakdown": True}),
+        ("model", Model(mup=MuP(base_dim=64))),
         ("changes", ({"from_step": 5, "sequence_tokens": 16},)),
         ("changes", ({"from_step": 5, "rope_theta": 1e6},)),
         ("privacy", {"epsilon": 8.0, "delta": 1e-5}),

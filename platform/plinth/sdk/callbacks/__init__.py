@@ -3,5 +3,4 @@
 hugging_face   `transformers.Trainer`
 lightning      Lightning's `Trainer`
 olmo_core      OLMo-core's `Trainer`
-torchtitan     torchtitan's trainer
 """

@@ -22,7 +22,7 @@ PACKAGES = ("transformers", "accelerate")
 
 
 def arguments(run: Run, micro_batch: int = 0) -> dict[str, Any]:
-    """Return the `TrainingArguments` that follow the run's order and save when the recipe says so.
+    """Return the `TrainingArguments` that follow the run's order and save at the recipe's interval.
 
     Args:
         micro_batch: number of sequences per rank and forward pass; 0 takes the recipe's.

@@ -14,7 +14,7 @@ from plinth import fingerprint
 from plinth.errors import TrainingError
 from plinth.records import Frozen
 
-#: What a candidate states about a resume, because no replay compares this trainer's runs.
+#: Statement of a candidate about its resume, because no replay compares this trainer's runs.
 UNPROVED: Final = "not proved by this trainer"
 
 #: Folder of a checkpoint with the files of the trainer, as it wrote them.
@@ -43,6 +43,7 @@ class _Trained(Protocol):
     rotary_schedule: tuple[Any, ...]
     deepspeed: Mapping[str, Any]
     checkpoints: Any
+    model: Any
 
 
 def unsupported(training: _Trained, hooks: tuple[str, ...]) -> Iterator[str]:
@@ -55,6 +56,8 @@ def unsupported(training: _Trained, hooks: tuple[str, ...]) -> Iterator[str]:
     yield from (key for key in keys if getattr(training, key))
     if training.checkpoints.average is not None:
         yield "checkpoints.average"
+    if training.model.mup is not None:
+        yield "model.mup"
     yield from hooks
 
 

@@ -151,11 +151,14 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
         text."""
+        resume = self._verified_step()
+        if resume and resume == last_step(self.config):  # the trainer was killed after its last commit
+            return 0, ""
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
         self._state(audit)
-        port, resume = processes.free_port(), self._verified_step()
+        port = processes.free_port()
         ranks: list[Process] = [self._start(rank, port, audit, resume) for rank in self.place.ranks(self.config)]
         ranks += self.leader.start(port, self.restarts, audit, resume)
         reason = watch(
