@@ -24,7 +24,7 @@ def main() -> None:
             arguments,
             data_collator=hugging_face.collate,
             train_dataset=OrderedSequences(run.config),
-            callbacks=[hugging_face.RunCallback(run)],
+            callbacks=[hugging_face.TransformersCallback(run)],
         )
         trainer.train(resume_from_checkpoint=hugging_face.resumed(run))
 

@@ -5,9 +5,9 @@
     state.json      step, identity, loss, digest of the parameters, and the trainer's statement
     config.json     the run's configuration;  attempts.json  every start of the ranks
 
-The statement identifies the code that wrote the files: command, versions, commit of the script. A trainer's process reports it
-and the commit record signs it, so it is as reliable as that machine. Does not belong here: order and format of a commit
-(training.checkpoint).
+The statement identifies the code that wrote the files: command, versions, commit of the script. The trainer's process
+reports it and the commit record signs it, so it is as reliable as that machine. Does not belong here: order and format
+of a commit (training.checkpoint).
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
         return missing("resume")
     if known.unproved:
         accepted = "unproved" in asked.classes
-        how = "the policy accepts this" if accepted else f"the policy accepts only {', '.join(asked.classes)}"
-        return decided("resume", accepted, f"{known.unproved}; {how}", **known.model_dump(mode="json"))
+        decision = "the policy accepts this" if accepted else f"the policy accepts only {', '.join(asked.classes)}"
+        return decided("resume", accepted, f"{known.unproved}; {decision}", **known.model_dump(mode="json"))
     steps = f"{counted(known.compared_steps, 'step')} (minimum {asked.min_steps})"
     if known.compared_steps < asked.min_steps:
         return missing("resume", f"compared over {steps}")

@@ -12,7 +12,6 @@ import lightning.pytorch as pl
 import torch
 from plain_trainer import before, fault, plant
 from torch.utils.data import DataLoader
-from transformers import AutoConfig, AutoModelForCausalLM
 
 import plinth.sdk
 from plinth.sdk.callbacks import lightning
@@ -21,6 +20,8 @@ from plinth.sdk.data import StepBatches
 
 class Module(pl.LightningModule):
     def __init__(self, run: plinth.sdk.Run) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
         super().__init__()
         self.model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**run.model))
         self.lr = run.config.optimizer.lr
@@ -38,16 +39,17 @@ class Module(pl.LightningModule):
 def main() -> None:
     with plinth.sdk.run(packages=lightning.PACKAGES) as run:
         plant(run)
-        before(lightning.RunCallback, "on_train_batch_start", lambda *_: True, lambda: fault(run, "step", run.done + 1))
+        callback = lightning.LightningCallback
+        before(callback, "on_train_batch_start", lambda *_: True, lambda: fault(run, "step", run.done + 1))
         before(plinth.sdk.Run, "commit", lambda *_: True, lambda: fault(run, "save", run.done))
         pl.seed_everything(run.config.seed)
         config = run.config
         batches = StepBatches(
             config, rank=run.rank, world=run.world, micro_batch=config.micro_batch_sequences, done=run.resumed
         )
-        callback = lightning.RunCallback(run, lambda module, folder: module.model.save_pretrained(folder))
+        own = callback(run, lambda module, folder: module.model.save_pretrained(folder))
         trainer = pl.Trainer(
-            **lightning.arguments(run), callbacks=[callback], accelerator="cpu", enable_progress_bar=False,
+            **lightning.arguments(run), callbacks=[own], accelerator="cpu", enable_progress_bar=False,
             devices=run.world, enable_model_summary=False,
         )  # fmt: skip
         trainer.fit(Module(run), DataLoader(batches, batch_size=None), ckpt_path=lightning.resumed(run))

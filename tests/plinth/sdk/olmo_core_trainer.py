@@ -29,7 +29,7 @@ def main() -> None:
     with plinth.sdk.run(packages=olmo_core.PACKAGES) as run:
         plant(run)
         before(Checkpointer, "_save_metadata", lambda *_, **more: True, lambda: fault(run, "save", run.done))
-        before(olmo_core.RunCallback, "pre_step", lambda *_: True, lambda: fault(run, "step", run.done + 1))
+        before(olmo_core.OlmoCoreCallback, "pre_step", lambda *_: True, lambda: fault(run, "step", run.done + 1))
         prepare_training_environment(seed=run.config.seed, backend="gloo")
         train(run)
         teardown_training_environment()
@@ -62,7 +62,7 @@ def train(run: plinth.sdk.Run) -> None:
             run, lambda folder: save_hf_model(folder, model.state_dict(), model, save_overwrite=True)
         ),
         **olmo_core.arguments(run),
-    ).build(module, olmo_core.RunDataLoader(run, run.scratch))
+    ).build(module, olmo_core.OlmoCoreDataLoader(run, run.scratch))
     trainer.fit()
 
 

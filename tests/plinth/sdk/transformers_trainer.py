@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import transformers
-
 import plinth.sdk
 from plinth.sdk.callbacks import hugging_face
 
@@ -22,8 +20,10 @@ EXAMPLE = ROOT / "docs" / "examples" / "transformers-trainer" / "train.py"
 
 def arm(run: plinth.sdk.Run) -> None:
     """In a step: after its batch is read. In a save: when the model is written and the generators are not."""
+    import transformers
+
     plant(run)
-    before(hugging_face.RunCallback, "on_step_begin", lambda _, args, state, control, **more: True,
+    before(hugging_face.TransformersCallback, "on_step_begin", lambda _, args, state, control, **more: True,
            lambda: fault(run, "step", run.done + 1))  # fmt: skip
     before(transformers.Trainer, "_save_rng_state", lambda *_: True, lambda: fault(run, "save", run.done))
 

@@ -2,7 +2,7 @@
 
 with plinth.sdk.run(packages=hugging_face.PACKAGES) as run:
     trainer = Trainer(model, TrainingArguments(**hugging_face.arguments(run)), data_collator=hugging_face.collate,
-                      train_dataset=OrderedSequences(run.config), callbacks=[hugging_face.RunCallback(run)])
+                      train_dataset=OrderedSequences(run.config), callbacks=[hugging_face.TransformersCallback(run)])
     trainer.train(resume_from_checkpoint=hugging_face.resumed(run))
 """
 
@@ -65,7 +65,7 @@ def resumed(run: Run) -> str | None:
     return None if run.checkpoint is None else str(run.checkpoint)
 
 
-class RunCallback(TrainerCallback):
+class TransformersCallback(TrainerCallback):
     """Reports each step, saves and stops when the run requires it, and commits each saved folder."""
 
     def __init__(self, run: Run) -> None:

@@ -1,7 +1,7 @@
 """Callback for Lightning's `Trainer`. Give the trainer `StepBatches` in a `DataLoader(…, batch_size=None)`:
 
 with plinth.sdk.run(packages=lightning.PACKAGES) as run:
-    trainer = Trainer(**lightning.arguments(run), callbacks=[lightning.RunCallback(run)])
+    trainer = Trainer(**lightning.arguments(run), callbacks=[lightning.LightningCallback(run)])
     trainer.fit(module, loader, ckpt_path=lightning.resumed(run))
 """
 
@@ -55,7 +55,7 @@ def resumed(run: Run) -> str | None:
     return None if run.checkpoint is None else str(run.checkpoint / STATE)
 
 
-class RunCallback(pl.Callback):
+class LightningCallback(pl.Callback):  # type: ignore[misc]
     """Reports each step, stops when the run requires it, and saves and commits Lightning's state.
 
     Args:

@@ -1,7 +1,7 @@
 """Data loader and callback for OLMo-core's `Trainer`:
 
     with plinth.sdk.run(packages=olmo_core.PACKAGES) as run:
-        loader = olmo_core.RunDataLoader(run, run.scratch)
+        loader = olmo_core.OlmoCoreDataLoader(run, run.scratch)
         config = TrainerConfig(save_folder=str(run.scratch), callbacks=olmo_core.callbacks(run, write_model),
                                **olmo_core.arguments(run))
         config.build(train_module, loader).fit()
@@ -41,10 +41,10 @@ def arguments(run: Run) -> dict[str, Any]:
 
 def callbacks(run: Run, write_model: WriteModel) -> dict[str, Callback]:
     """Return the callback of the run, which saves in place of OLMo-core's own."""
-    return {"checkpointer": CheckpointerCallback(enabled=False), "plinth": RunCallback(run, write_model)}
+    return {"checkpointer": CheckpointerCallback(enabled=False), "plinth": OlmoCoreCallback(run, write_model)}
 
 
-class RunDataLoader(DataLoaderBase):
+class OlmoCoreDataLoader(DataLoaderBase):  # type: ignore[misc]
     """Batches of this rank, one for each step.
 
     Args:
@@ -109,7 +109,7 @@ def document_lengths(positions: torch.Tensor) -> dict[str, Any]:
 
 
 @dataclass
-class RunCallback(Callback):
+class OlmoCoreCallback(Callback):  # type: ignore[misc]
     """Reports each step, stops when the run requires it, and saves and commits the trainer's state."""
 
     run: Run

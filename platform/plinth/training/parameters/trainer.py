@@ -5,8 +5,8 @@ Put code that such a trainer calls into `plinth.sdk`. This module only describes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Iterator
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -34,22 +34,11 @@ class ExternalTrainer(Frozen):
     )
 
 
-class _Trained(Protocol):
-    """The parts of a `training` section that only Plinth's loop supports."""
-
-    initial: Any
-    validation: Any
-    length_schedule: tuple[Any, ...]
-    rotary_schedule: tuple[Any, ...]
-    deepspeed: Mapping[str, Any]
-    checkpoints: Any
-    model: Any
-
-
-def unsupported(training: _Trained, hooks: tuple[str, ...]) -> Iterator[str]:
+def unsupported(training: Any, hooks: tuple[str, ...]) -> Iterator[str]:
     """Yield the keys of a `training` section that an external trainer cannot follow.
 
     Args:
+        training: the section, a `Training`.
         hooks: names of the training hooks that the section sets.
     """
     keys = ("initial", "validation", "length_schedule", "rotary_schedule", "deepspeed")
