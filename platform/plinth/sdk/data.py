@@ -2,7 +2,7 @@
 
     B  sequences of a micro batch    S  tokens of a sequence    m  documents
 
-A step's global batch has the sequences that `plinth batch RUN STEP` lists. Rank r of W takes rows r G / W to
+A step's global batch has the sequences that `plinth run batch RUN STEP` lists. Rank r of W takes rows r G / W to
 (r + 1) G / W of the G rows. The state is the number of steps taken. Both datasets open the shards in the process that
 reads, so they can be sent to the workers of a `DataLoader`.
 

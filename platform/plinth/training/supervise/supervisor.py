@@ -72,6 +72,7 @@ class Supervisor:
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
+    resume: int = 0  # step of the checkpoint that an external trainer loads
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
@@ -151,16 +152,16 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
         text."""
-        resume = self._verified_step()
-        if resume and resume == last_step(self.config):  # the trainer was killed after its last commit
+        self.resume = self._verified_step()
+        if self.resume and self.resume == last_step(self.config):  # the trainer was killed after its last commit
             return 0, ""
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
         self._state(audit)
         port = processes.free_port()
-        ranks: list[Process] = [self._start(rank, port, audit, resume) for rank in self.place.ranks(self.config)]
-        ranks += self.leader.start(port, self.restarts, audit, resume)
+        ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
+        ranks += self.leader.start(port, self.restarts, audit, self.resume)
         reason = watch(
             ranks,
             self.run.events,
@@ -241,8 +242,8 @@ class Supervisor:
             return 0
         return select_checkpoint(self.config, self.events)[0] or 0
 
-    def _start(self, rank: int, port: int, audit: bool, resume: int) -> Process:
-        fields = {"attempt": self.restarts, "audit": audit, "resume": resume, "port": port}
+    def _start(self, rank: int, port: int, audit: bool) -> Process:
+        fields = {"attempt": self.restarts, "audit": audit, "resume": self.resume, "port": port}
         order = NodeOrder(id="", session="", address=self.place.address, **fields)
         return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
 
