@@ -50,8 +50,9 @@ LOGGED_EVENTS = frozenset(
 def stages(recipe: Recipe) -> list[Stage]:
     """Return the stages of the training run and of its final checkpoint."""
     owner = shared_owner(recipe)
-    kinds = ("deepspeed", "pytorch")
-    model, parallel = recipe.training.model, recipe.training.parallel
+    model, own = recipe.training.model, recipe.training.trainer
+    kinds = ("deepspeed", "pytorch") if own is None else ("pytorch",)
+    how = f"ZeRO stage {recipe.training.parallel.zero_stage}" if own is None else f"trained by `{own.command[0]}`"
     return [
         Stage(
             asset="run",
@@ -65,7 +66,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=config.VERSION,
             params=config.identified(recipe.training, "amendments"),
             group="training",
-            description=f"Training run: {model.layers} layers of width {model.dim}, ZeRO stage {parallel.zero_stage}.",
+            description=f"Training run: {model.layers} layers of width {model.dim}, {how}.",
             owner=owner,
             kinds=kinds,
             present=partial(_present_run, recipe),
@@ -176,21 +177,24 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 def run_params(prepared: RunConfig) -> dict[str, Any]:
     """Return the parameters by which users sort and compare training runs in MLflow."""
     model, optimizer = prepared.model, prepared.optimizer
+    own = {"trainer": " ".join(prepared.trainer.command)} if prepared.trainer else {
+        "lr": optimizer.lr,
+        "lr_schedule": optimizer.schedule,
+        "precision": prepared.precision,
+        "seed": prepared.seed,
+    }  # fmt: skip
     return {
         "layers": model.layers,
         "dim": model.dim,
         "heads": model.heads,
         "parameters": architectures.parameters(model, prepared.vocab_size).total,
         "vocab_size": prepared.vocab_size,
-        "lr": optimizer.lr,
-        "lr_schedule": optimizer.schedule,
         "global_batch_sequences": prepared.global_batch_sequences,
         "sequence_tokens": prepared.sequence_tokens,
         "total_steps": prepared.total_steps,
         "total_tokens": prepared.tokens_through(prepared.total_steps),
-        "precision": prepared.precision,
         "ranks": prepared.ranks,
-        "seed": prepared.seed,
+        **own,
     }
 
 

@@ -10,6 +10,7 @@ this). All of these packages can import `plinth_text`, which has the text kernel
     operation/   plans (memory, time, money), budgets and costs, goodput
     recipe/      parameters of all stages as one frozen description of a run; YAML
     report/      plots and self-contained pages
+    sdk/         client for a team's own trainer: data order, timeline, checkpoint commits
     training/    the loop, data, engine, checkpoints, guard, supervisor
     evaluation/  bits per byte by slice, against baselines
     model/       the decoder: blocks, initial weights, losses, FLOPs, import and export

@@ -200,7 +200,9 @@ def attest(
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
     """Return the conclusion of the proof that training can be resumed, from a signed directory. Return None if there is
     no proof, or if its file does not match the manifest. For an averaged checkpoint, the proof is about the last
-    checkpoint of its run."""
+    checkpoint of its run. A run of an external trainer has a reason in place of a proof."""
+    if reason := checkpoint.stats.get("resume_proof"):
+        return ResumeFacts(bit_exact=False, compared_steps=0, unproved=str(reason)).model_dump(mode="json")
     try:
         proof = dsse.bytes_of(directory / RESUME_FILE)
         if hashlib.sha256(proof).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(RESUME_FILE)}:

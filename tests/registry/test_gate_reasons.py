@@ -323,6 +323,21 @@ def test_a_measured_tolerance_counts_where_the_policy_names_it() -> None:
     assert gate("resume", proof(), policy(resume=accepting)).passed
 
 
+def test_a_run_that_nothing_replays_passes_only_where_the_policy_names_it() -> None:
+    evidence = proof(resume=ResumeFacts(bit_exact=False, compared_steps=0, unproved="not proved by this trainer"))
+    refused = gate("resume", evidence, policy(resume={"classes": ["bit-equal", "measured"]}))
+    assert (refused.passed, refused.reason) == (
+        False,
+        "not proved by this trainer; the policy accepts only bit-equal, measured",
+    )
+    accepting = policy(resume={"classes": ["bit-equal", "unproved"]})
+    accepted = gate("resume", evidence, accepting)
+    assert (accepted.passed, accepted.reason) == (True, "not proved by this trainer; the policy accepts this")
+    assert gate("resume", proof(), accepting).reason.startswith("a resumed run is bit-identical")
+    differs = ResumeFacts(bit_exact=False, compared_steps=4, faults=("step 9: loss differ",))
+    assert not gate("resume", proof(resume=differs), accepting).passed  # what was proved wrong is not unproved
+
+
 def test_policies_signed_before_keep_their_digest() -> None:
     assert "classes" not in policy(resume={"min_steps": 1}).model_dump(mode="json")["resume"]
 

@@ -102,10 +102,13 @@ def _require_code_of_recipe(settings: Settings, config: RunConfig) -> None:
     from plinth.launch.parameters import code_settings
 
     stored = code_settings(config.launch)
-    if not stored:
+    if not stored and config.trainer is None:
         return
-    own = code_settings(settings.load_recipe().training.launch)
-    if differing := [f"training.launch.{name}" for name, value in stored.items() if own.get(name) != value]:
+    recipe = settings.load_recipe().training
+    own = code_settings(recipe.launch)
+    differing = [f"training.launch.{name}" for name, value in stored.items() if own.get(name) != value]
+    differing += ["training.trainer"] if recipe.trainer != config.trainer else []
+    if differing:
         raise RequestError(
             f"the job of run {config.run_id} would have other launcher settings than the recipe",
             found=f"{', '.join(differing)} in {config.directory.config}",

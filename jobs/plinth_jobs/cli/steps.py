@@ -363,6 +363,8 @@ def _numbers(text: str, kind: Any, option: str) -> list[Any]:
 def in_words(layout: dict[str, int]) -> str:
     """Format a rank layout: `4 ranks, ZeRO 1, tensor 2`."""
     ranks = layout["ranks"]
+    if "zero_stage" not in layout:  # of an external trainer
+        return counted(ranks, "rank")
     divided = [f"{name} {layout[name]}" for name in _DEGREES if layout[name] > 1]
     return ", ".join([counted(ranks, "rank"), f"ZeRO {layout['zero_stage']}", *divided])
 

@@ -29,6 +29,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.text import counted
 from plinth.tokens.mixture.apportion import shares_over_run
 from plinth.training.config import RunConfig
+from plinth.training.parameters.trainer import UNPROVED
 from plinth.training.telemetry import timeline
 from plinth.training.telemetry.devices import read_samples
 from plinth.training.telemetry.goodput import CAUSES, GoodputLedger
@@ -376,7 +377,10 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
     device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
     place = f"{counted(config.ranks, 'rank')} ({device})"
     shape = f"{model.layers} layers of {model.dim}, {parameters.total:,} parameters"
-    described = f"{shape}; {batch}; ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
+    how = f"ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
+    if config.trainer is not None:
+        how = f"trained by `{' '.join(config.trainer.command)}` on {place}; resume: {UNPROVED}"
+    described = f"{shape}; {batch}; {how}"
     return "; ".join([described, *_private(events)])
 
 

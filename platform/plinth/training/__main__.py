@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import os
-import signal
 import sys
 
 from plinth import private
@@ -20,8 +18,6 @@ from plinth.training import config as configuration
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.rank_watch import EXIT_PARTNER_LOST, EXIT_PREEMPTED
 from plinth.training.telemetry.timeline import RankFailure, Timeline
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -32,7 +28,7 @@ def main() -> int:
     parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare results")
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
     arguments = parser.parse_args()
-    _die_with_parent()
+    rank_watch.die_with_supervisor()
     private.for_torch()
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])
@@ -70,16 +66,6 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
         finished = train(config, rank, attempt)
     engine.leave()
     return 0 if finished else EXIT_PREEMPTED
-
-
-def _die_with_parent() -> None:
-    """Ask the Linux kernel to kill this rank when the supervisor dies, because a rank without a supervisor must not
-    write."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        expected = os.environ.get("PLINTH_SUPERVISOR")
-        if expected and os.getppid() != int(expected):
-            os._exit(1)  # the supervisor died before the call above
 
 
 if __name__ == "__main__":

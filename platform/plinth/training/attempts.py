@@ -96,7 +96,7 @@ def this_host() -> HostFacts:
         version=plinth.__version__,
         **commit_of(folder),
         code=code_digests(),
-        lockfile=_file_digest(folder.parents[1] / LOCKFILE),
+        lockfile=file_digest(folder.parents[1] / LOCKFILE),
         distributions=hashlib.sha256("\n".join(installed).encode()).hexdigest(),
         libraries={name: versions[name] for name in SHOWN if name in versions},
         image=os.environ.get(IMAGE_VARIABLE, UNKNOWN),
@@ -114,13 +114,13 @@ def hardware() -> tuple[str, str, int, tuple[str, ...]]:
     return f"{platform.system()} {platform.machine()}", _processor(), os.cpu_count() or 0, tuple(gpus)
 
 
-def commit_of(folder: Path) -> dict[str, object]:
-    """Return the commit and state of the git work tree that tracks a package's folder, as fields of `HostFacts`.
+def commit_of(folder: Path, file: str = "__init__.py") -> dict[str, object]:
+    """Return the commit and state of the git work tree that tracks `file` in a folder, as fields of `HostFacts`.
 
     No commit is returned for a package in a virtual environment inside a repository, because git does not track it.
     """
     try:
-        if not _git(folder, "ls-files", "--", "__init__.py"):
+        if not _git(folder, "ls-files", "--", file):
             return {"no_commit": f"the code of {folder.name} is not tracked by git"}
         commit = _git(folder, "rev-parse", "HEAD")
         return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain"))}
@@ -156,7 +156,8 @@ def _processor() -> str:
     return next(named, platform.processor())
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or an empty text if there is no such file."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else UNKNOWN
 
 

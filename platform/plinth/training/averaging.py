@@ -36,6 +36,7 @@ from plinth.training.directory import RunDirectory
 from plinth.training.engine.weights import EMA
 from plinth.training.manifests import committed_manifest
 from plinth.training.parameters.run import Average
+from plinth.training.parameters.trainer import require_own_loop
 from plinth.training.stopping import last_step
 
 VERSION = "1"
@@ -54,7 +55,9 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
             fails verification or has no EMA.
         MissingError: the run has no such checkpoint.
         SignatureError: this machine has no trainer key.
+        TrainingError: an external trainer trained the run.
     """
+    require_own_loop(config.trainer, "an average of checkpoints")
     _require(steps, weights)
     if ema and config.optimizer.ema_decay is None:
         raise CheckpointError(

@@ -29,6 +29,7 @@ from plinth.training.parameters.initial import NAMES, InitialState
 from plinth.training.parameters.optimizers import Float8, Optimizer, RotaryChange, model_at, origin_of
 from plinth.training.parameters.parallel import Parallel, identified_settings
 from plinth.training.parameters.run import Checkpoints, Sinks, Telemetry, Training, Validation
+from plinth.training.parameters.trainer import ExternalTrainer
 
 #: Version of a run's arithmetic, part of its identity. 3: initial weights are drawn by parameter and tile.
 VERSION = "3"
@@ -87,6 +88,7 @@ class RunConfig(Frozen):
     tokenizer: str
     initial: InitialState | None = Field(None, exclude_if=lambda given: given is None)
     extensions: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict, exclude_if=lambda given: not given)
+    trainer: ExternalTrainer | None = Field(None, exclude_if=lambda given: given is None)
     stopping: Stopping = Stopping()
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()

@@ -18,6 +18,7 @@ from plinth.launch.submission_rate import submit_within
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.parameters import trainer
 from plinth.training.run_state import launcher_of, result
 from plinth.training.stopping import last_step
 from plinth.training.supervise.result import JobResult
@@ -34,7 +35,8 @@ _CLOCK_S = 0.05
 
 def command(config: RunConfig) -> list[str]:
     """Return the command that a launcher starts on each node."""
-    return processes.python("plinth.training.supervise.supervisor", str(config.directory.config))
+    words = [str(config.directory.config), *trainer.option(config.trainer)]
+    return processes.python("plinth.training.supervise.supervisor", *words)
 
 
 def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object] = lambda: None) -> Handle:

@@ -22,6 +22,7 @@ from plinth.training import config as configuration
 from plinth.training import hooks
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.parameters.trainer import UNPROVED
 from plinth.training.stopping import last_step
 from plinth.training.telemetry.timeline import Event, History, host_memory_bytes, timeline, waited_s
 
@@ -50,8 +51,9 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
     history = _finished_history(config)
     last = last_step(config, history)
     state = checkpoint.read_state(config.directory, last)
-    columns = {field.name: [event[field.name] for event in history.steps.values()] for field in TIMELINE_SCHEMA}
-    table = pa.table(columns, schema=TIMELINE_SCHEMA)
+    schema = TIMELINE_SCHEMA if config.trainer is None else _optional(TIMELINE_SCHEMA)
+    columns = {field.name: [event.get(field.name) for event in history.steps.values()] for field in schema}
+    table = pa.table(columns, schema=schema)
     stride = max(1, -(-last // CURVE_POINTS))
     kept = [step for step in history.steps if step % stride == 0 or step in (1, last)]
     stats = {
@@ -83,7 +85,8 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
     last = last_step(config)
     folder = checkpoint.verify(config.directory, last)
     evidence = config.directory.evidence
-    if not evidence.exists():
+    proved = config.trainer is None
+    if proved and not evidence.exists():
         raise TrainingError(
             f"run {config.run_id} has no evidence that it can be resumed",
             expected=evidence,
@@ -92,9 +95,10 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
     listed = checkpoint.digests(config.directory, last)
     made = _model_parts(ctx, folder, listed)
     made.append(_stored(ctx, "state.json", folder / "state.json", listed["state.json"]))
-    made.append(_stored(ctx, "resume.json", evidence, None))
+    if proved:
+        made.append(_stored(ctx, "resume.json", evidence, None))
     (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
-    proof = json.loads(evidence.read_bytes())
+    proof = json.loads(evidence.read_bytes()) if proved else {"bit_exact": False, "compared_steps": 0}
     stats = {
         "run_id": config.run_id,
         "step": last,
@@ -102,6 +106,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         "parameters_sha256": run.stats["parameters_sha256"],
         "bit_exact_resume": proof["bit_exact"],
         "compared_steps": proof["compared_steps"],
+        **({} if proved else {"resume_proof": UNPROVED}),
         **_of_hooks(config, None, checkpoint.read_state(config.directory, last)),
     }
     step = Step(name="checkpoint", version=configuration.VERSION)
@@ -137,7 +142,8 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
         CheckpointError: the checkpoint differs from its commit record.
     """
     chosen = committed_step(config, number)
-    if config.directory.evidence.exists() and chosen == last_step(config):
+    complete = config.trainer is not None or config.directory.evidence.exists()
+    if complete and chosen == last_step(config):
         run = run_manifest(ctx, config)
         ctx.refs.save(run)
         return checkpoint_manifest(ctx, config, run)
@@ -215,6 +221,11 @@ def _of_hooks(config: RunConfig, history: History | None, state: Mapping[str, An
     return {name: value for facts in found for name, value in facts.items()}
 
 
+def _optional(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose fields may be null: an external trainer reports only some of them."""
+    return pa.schema([pa.field(one.name, one.type) for one in schema])
+
+
 def _stop_reasons(config: RunConfig, history: History) -> list[str]:
     """Return the stopping rules that ended the run, or an empty list if the run reached its last step."""
     early = last_step(config, history) < config.total_steps
@@ -229,9 +240,10 @@ def _inputs(config: RunConfig) -> dict[str, Manifest | str]:
 
 
 def _step(config: RunConfig) -> Step:
+    own = {"optimizer", "precision", "seed", "rotary_schedule"} if config.trainer is None else {"trainer"}
     params = config.model_dump(
         mode="json",
-        include={"key", "model", "vocab_size", "optimizer", "precision", "seed", "sequence_tokens", "rotary_schedule"}
+        include={"key", "model", "vocab_size", "sequence_tokens", *own}
         | {"amendments", "batch_schedule", "length_schedule", "global_batch_sequences", "total_steps"},
     )
     return Step(name="run", version=configuration.VERSION, params=params)

@@ -11,7 +11,6 @@ Does not belong here: timeline, checkpoints and interventions (loop).
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from plinth.training.engine.weights import step_weight
 from plinth.training.guard.rules import Intervention, TrainedStep, findings
 from plinth.training.guard.state_machine import Guard
 from plinth.training.rank_hook import RankHook
+from plinth.training.telemetry.timeline import smoothed
 
 #: The numbers of a step that the guard judges.
 JUDGED = ("step", "loss", "grad_norm", "vetoed")
@@ -45,9 +45,8 @@ class Monitor:
     loss_ema: float | None = None
 
     def update(self, loss: float) -> None:
-        """Update the exponential mean of the loss, which has a half-life of about 14 steps."""
-        if math.isfinite(loss):
-            self.loss_ema = loss if self.loss_ema is None else 0.95 * self.loss_ema + 0.05 * loss
+        """Update the exponential mean of the loss."""
+        self.loss_ema = smoothed(self.loss_ema, loss)
 
 
 class Trainer:

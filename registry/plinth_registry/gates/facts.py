@@ -154,6 +154,11 @@ class ResumeFacts(Frozen):
     bit_exact: bool
     compared_steps: int
     faults: tuple[str, ...] = Field((), description="Reasons why the replay is not bit-exact.")
+    unproved: str = Field(
+        "",
+        description="Reason why there is no replay at all; empty if steps were replayed.",
+        exclude_if=lambda given: not given,
+    )
     tolerance: ToleranceFacts | None = Field(
         None,
         description="Measured tolerance if the replay is not bit-exact.",

@@ -104,6 +104,10 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
     known = evidence.resume
     if known is None:
         return missing("resume")
+    if known.unproved:
+        accepted = "unproved" in asked.classes
+        decision = "the policy accepts this" if accepted else f"the policy accepts only {', '.join(asked.classes)}"
+        return decided("resume", accepted, f"{known.unproved}; {decision}", **known.model_dump(mode="json"))
     steps = f"{counted(known.compared_steps, 'step')} (minimum {asked.min_steps})"
     if known.compared_steps < asked.min_steps:
         return missing("resume", f"compared over {steps}")

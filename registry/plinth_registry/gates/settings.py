@@ -120,11 +120,12 @@ class ResumePolicy(Frozen):
     """Requirements on the replay of a resumed run."""
 
     min_steps: int = Field(1, ge=1, description="Minimum number of steps that the resume proof compares.")
-    classes: tuple[ToleranceClass, ...] = Field(
+    classes: tuple[Literal[ToleranceClass, "unproved"], ...] = Field(
         ("bit-equal",),
         min_length=1,
         description="Accepted proofs: `bit-equal`; `measured` for nondeterministic kernels, which allows a multiple of "
-        "the difference between two replays on the same hardware.",
+        "the difference between two replays on the same hardware; `unproved` for runs of your own trainer, which "
+        "nothing replays.",
         exclude_if=lambda given: given == ("bit-equal",),
     )
     max_bound: float = Field(

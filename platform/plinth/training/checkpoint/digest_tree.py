@@ -30,11 +30,12 @@ from plinth import fingerprint
 from plinth.errors import CheckpointError
 from plinth.records import Frozen
 from plinth.storage.atomic import join, relative
+from plinth.training.parameters import trainer
 
 # The files of a directory by path, size and digest.
 #
-#     engine/, rng/    BLAKE3: 7/8 of the bytes, read by ranks only
-#     all others       SHA-256: files that leave the run, for the content store, model signing and consumers
+#     engine/, rng/, trainer/   BLAKE3: 7/8 of the bytes, read by ranks only
+#     all others                SHA-256: files that leave the run, for the content store, model signing and consumers
 
 #: The file that lists the others.
 MANIFEST = "manifest.json"
@@ -43,7 +44,7 @@ MANIFEST = "manifest.json"
 CHUNK_BYTES = 1 << 19
 
 #: Folders read by ranks only.
-_OF_RANKS = ("engine/", "rng/")
+_OF_RANKS = ("engine/", "rng/", f"{trainer.FOLDER}/")
 
 #: Callback that reports progress of a long phase, after each piece.
 Beat = Callable[[], object]
@@ -122,12 +123,12 @@ def listed(folder: Path) -> list[str]:
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
-def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]:
+def hash_files(folder: Path, names: Sequence[str], *, flush: bool, beat: Beat = silent) -> list[File]:
     """Hash the named files in parallel, each with the algorithm of `hasher_of`. If `flush` is set, wait until their
     bytes are on disk."""
 
     def one(item: str) -> File:
-        size, digest = _hash(path_in(folder, item), hasher_of(item), flush, silent)
+        size, digest = _hash(path_in(folder, item), hasher_of(item), flush, beat)
         return made(item, size, digest)
 
     with ThreadPoolExecutor(4) as pool:

@@ -27,6 +27,7 @@ from plinth.records import Frozen
 from plinth.storage.atomic import append_to
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.parameters.trainer import require_own_loop
 from plinth.training.stopping import last_step
 from plinth.training.supervise.rank_watch import describe_exit, watch
 from plinth.training.supervise.result import hold
@@ -298,8 +299,9 @@ def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
     Raises:
         LaunchError: the run is training.
         MissingError: fewer than two committed checkpoints can be used.
-        TrainingError: a rank failed.
+        TrainingError: a rank failed, or an external trainer trained the run.
     """
+    require_own_loop(config.trainer, "a replay")
     span(config, start)
     held = hold(config.directory.lock)
     try:

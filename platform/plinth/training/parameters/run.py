@@ -21,6 +21,7 @@ from plinth.training.parameters.guard import GuardParameters, Stopping
 from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.optimizers import Float8, Optimizer, RotaryChange, TrainingChange, require_in_order
 from plinth.training.parameters.parallel import Parallel, not_with
+from plinth.training.parameters.trainer import ExternalTrainer, unsupported
 
 # Checkpoints.
 
@@ -221,6 +222,11 @@ class Training(Frozen):
         exclude_if=lambda given: not given,
         description="Parameters of training hooks of installed packages, by name.",
     )
+    trainer: ExternalTrainer | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Your own trainer, which replaces Plinth's loop. If unset, Plinth trains.",
+    )
     stopping: Stopping = Stopping()
     validation: Validation | None = Field(None, description="Held-out evaluation during training. If unset, it is off.")
     telemetry: Telemetry = Telemetry()
@@ -277,6 +283,16 @@ class Training(Frozen):
         for hook, params in hooks.asked(self, usable=True):
             for problem in hook.problems(self, params):
                 raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _left_to_the_trainer(self) -> Training:
+        """Reject settings that only Plinth's loop follows, so that a run does not claim what its trainer ignores."""
+        if self.trainer is not None:
+            own = tuple(hook.name for hook, _ in hooks.asked(self, usable=True))
+            if refused := list(unsupported(self, own)):
+                found = f"trainer cannot be combined with {', '.join(refused)}"
+                raise ValueError(f"{found}, because only Plinth's loop follows these settings")
         return self
 
     @model_validator(mode="after")

@@ -55,7 +55,7 @@ class Leader:
             self._beat = Heartbeat(self._files.beat(0), self._order.session)
             self._nodes = [RemoteNode(self, self._files, node, self._silence_limit_s) for node in range(1, place.nodes)]
 
-    def start(self, port: int, attempt: int, audit: bool) -> list[RemoteRank]:
+    def start(self, port: int, attempt: int, audit: bool, resume: int = 0) -> list[RemoteRank]:
         """Order the other nodes to start their ranks for a new attempt. Return these ranks."""
         if self._place.nodes == 1:
             return []
@@ -63,6 +63,7 @@ class Leader:
             id=uuid.uuid4().hex,
             attempt=attempt,
             audit=audit,
+            resume=resume,
             address=self._place.address,
             port=port,
             signals=(),

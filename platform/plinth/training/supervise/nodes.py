@@ -41,6 +41,10 @@ BEAT_S = 1.0
 #: Seconds without a heartbeat until a node counts as lost. More than the 60 s for which NFS may show old attributes.
 LEASE_S = 120.0
 
+#: Variables of a rank with an external trainer: `config.json`, the attempt, and the step of the checkpoint to load (0:
+#: from the beginning).
+RUN, ATTEMPT, RESUME = "PLINTH_RUN", "PLINTH_ATTEMPT", "PLINTH_RESUME"
+
 _Record = TypeVar("_Record", bound=Frozen)
 
 #: Starts a rank: its command, its environment, and the descriptor of the lock that it inherits.
@@ -94,6 +98,7 @@ class NodeOrder(Frozen):
     session: str
     attempt: int = 0
     audit: bool = False
+    resume: int = 0  # step of the verified checkpoint that an external trainer loads
     address: str = ""
     port: int = 0
     signals: tuple[int, ...] = ()
@@ -191,6 +196,14 @@ def start_rank(
     config: RunConfig, config_path: Path, place: NodePlace, order: NodeOrder, rank: int, lock_fd: int
 ) -> Process:
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
+    if config.trainer is not None:
+        own = {
+            **rank_environment(config, place, order, rank),
+            RUN: str(config_path.absolute()),
+            ATTEMPT: str(order.attempt),
+            RESUME: str(order.resume),
+        }
+        return _interpreter(list(config.trainer.command), own, lock_fd)
     command = processes.python("plinth.training", str(config_path), "--attempt", str(order.attempt))
     return _STARTER[-1](command + ["--audit"] * order.audit, rank_environment(config, place, order, rank), lock_fd)
 
@@ -209,7 +222,7 @@ def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank
         "LOCAL_WORLD_SIZE": str(len(here)),
         "MASTER_ADDR": order.address,
         "MASTER_PORT": str(order.port),
-        "PLINTH_SUPERVISOR": str(os.getpid()),
+        rank_watch.SUPERVISOR: str(os.getpid()),
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(here))),
         "PYTHONUNBUFFERED": "1",
     }

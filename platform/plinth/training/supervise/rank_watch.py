@@ -5,11 +5,13 @@ waited.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -18,6 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol
 
+import psutil
+
+from plinth.errors import LaunchError
 from plinth.launch.parameters import Supervision
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import NODE_SILENT
@@ -34,6 +39,11 @@ NODE_LOST = 76
 EXIT_PARTNER_LOST = 77
 
 POLL_S = 0.1
+
+#: Variable of a rank with the process id of its supervisor.
+SUPERVISOR = "PLINTH_SUPERVISOR"
+
+_PR_SET_PDEATHSIG = 1
 
 #: Seconds after a rank's failure until its siblings, which wait in a collective, are ended.
 SIBLING_TIMEOUT_S = 2.0
@@ -256,6 +266,27 @@ def spans(ranks: Sequence[int]) -> str:
 
 #: Functions of torch.distributed that return the flight recorder as JSON; a build has those of its backends.
 RECORDERS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
+
+
+def die_with_supervisor() -> None:
+    """Ask the Linux kernel to kill this rank when the supervisor dies, because a rank without a supervisor must not
+    write.
+
+    Raises:
+        LaunchError: the supervisor did not start this process directly, so the kernel would watch another process.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        expected = os.environ.get(SUPERVISOR)
+        if expected and os.getppid() != int(expected):
+            if not psutil.pid_exists(int(expected)):
+                os._exit(1)  # the supervisor died before the call above
+            raise LaunchError(
+                "this process was not started by the run's supervisor itself",
+                found=f"parent process {os.getppid()}",
+                expected=f"parent process {expected}",
+                remedy="in a script that starts the trainer, use `exec`; Plinth starts the command once per rank",
+            )
 
 
 def install(run: RunDirectory, rank: int) -> None:

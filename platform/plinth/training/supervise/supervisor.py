@@ -31,8 +31,10 @@ from plinth.training import config as configuration
 from plinth.training.attempts import this_host
 from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.commit_record import trainer_of
+from plinth.training.checkpoint.selection import select_checkpoint
 from plinth.training.checkpoint.upload import Uploader, restore
 from plinth.training.config import RunConfig
+from plinth.training.parameters.trainer import require_submitted
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
@@ -70,6 +72,7 @@ class Supervisor:
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
+    resume: int = 0  # step of the checkpoint that an external trainer loads
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
@@ -114,12 +117,14 @@ class Supervisor:
         return bool(self.asked_to_stop)
 
     def _phases(self) -> JobResult:
-        for audit in (False, True):
+        for audit in (False,) if self.config.trainer else (False, True):
             if self.run.evidence.exists() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
                 continue
             ended, reason = self._until_done(audit)
             if ended != "finished":
                 return self._result(ended, reason)
+        if self.config.trainer and not checkpoint.is_valid(self.run, last_step(self.config)):
+            return self._result("failed", "the trainer ended with status 0 and did not commit the last step")
         return self._result("finished", "")
 
     def _until_done(self, audit: bool) -> tuple[Ending, str]:
@@ -147,13 +152,16 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
         text."""
+        self.resume = self._verified_step()
+        if self.resume and self.resume == last_step(self.config):  # the trainer was killed after its last commit
+            return 0, ""
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
         self._state(audit)
         port = processes.free_port()
         ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
-        ranks += self.leader.start(port, self.restarts, audit)
+        ranks += self.leader.start(port, self.restarts, audit, self.resume)
         reason = watch(
             ranks,
             self.run.events,
@@ -227,8 +235,16 @@ class Supervisor:
             writer.end(self.run, rank)
         checkpoint.clean(self.run)
 
+    def _verified_step(self) -> int:
+        """Return the step of the checkpoint from which an external trainer continues, or 0. Plinth's own ranks select
+        and verify theirs together."""
+        if self.config.trainer is None:
+            return 0
+        return select_checkpoint(self.config, self.events)[0] or 0
+
     def _start(self, rank: int, port: int, audit: bool) -> Process:
-        order = NodeOrder(id="", session="", attempt=self.restarts, audit=audit, address=self.place.address, port=port)
+        fields = {"attempt": self.restarts, "audit": audit, "resume": self.resume, "port": port}
+        order = NodeOrder(id="", session="", address=self.place.address, **fields)
         return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
@@ -301,6 +317,7 @@ def main() -> int:
     private.apply_mask()
     path = Path(sys.argv[1])
     config = configuration.load(path)
+    require_submitted(config.trainer, sys.argv[2:])
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
     if place.node > 0:

@@ -196,6 +196,13 @@ def waited_s(step: Mapping[str, Any]) -> float:
     return float(step["parts"].get("data", 0.0) if "parts" in step else step.get("data_wait_s", 0.0))
 
 
+def smoothed(mean: float | None, loss: float) -> float | None:
+    """Return the exponential mean of the loss after a step; half-life about 14 steps. Non-finite losses are ignored."""
+    if not math.isfinite(loss):
+        return mean
+    return loss if mean is None else 0.95 * mean + 0.05 * loss
+
+
 def saved_s(step: Mapping[str, Any]) -> float:
     """Return the seconds of a step that were spent waiting for a checkpoint's copy. The checkpoint's `stall_s` includes
     them."""
