@@ -55,7 +55,7 @@ _TESTS = Path(plinth.__file__).resolve().parents[2] / "tests"
 
 @dataclass(frozen=True)
 class Bench:
-    """What all measurements need: the machine's devices, and a scratch workspace.
+    """Devices of this machine and a scratch folder, which all measurements need.
 
     Args:
         speeds: measured speed of each GPU, or of the processors.
