@@ -54,10 +54,10 @@ def test_the_page_quotes_what_the_command_says(
     page = (ROOT / "docs" / "scale.md").read_text()
     command, shown = re.search(r"```console\n\$ plinth (corpus scale [^\n]*)\n(.*?)```", page, re.DOTALL).groups()
     assert call(command.split()) == 0
-    said = capsys.readouterr().out
-    assert [line.split() for line in said.splitlines() if line.strip()] == [
-        line.split() for line in shown.splitlines() if line.strip()
-    ]
+    said = iter([line.split() for line in capsys.readouterr().out.splitlines()])
+    quoted = [line.split() for line in shown.splitlines() if line.strip()]
+    assert len(quoted) > 12
+    assert [words for words in quoted if words not in said] == []  # an iterator: in this order
 
 
 def _recorded() -> dict[str, float]:
