@@ -53,7 +53,7 @@ def test_a_model_of_another_trainer_is_released_if_the_policy_accepts_what_is_no
         signed = plinth(workspace, "gates", "sign", policy, "--yes")
         assert "weaker" in signed.stdout
         plinth(workspace, "run", "-r", recipe)
-        assert answer(workspace, "verify", "champion")["holds"]
+        assert answer(workspace, "verify", "champion")["release"] == "tiny/1"
     finally:
         stop_server(Workspace(workspace))
 
