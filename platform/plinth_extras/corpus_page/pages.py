@@ -102,7 +102,9 @@ def what_if(call: Call) -> Response:
         if not call.given("reason"):
             return call.page("rules", ledger, rules=known, fired=whatif.fired(ledger, known))
         rule = whatif.rule_of(known, call.given("policy"), call.given("reason"))
-        moves = {int(name[1:]): value for name, value in call.query if name[:1] == "t" and name[1:].isdecimal() and value}
+        moves = {
+            int(name[1:]): value for name, value in call.query if name[:1] == "t" and name[1:].isdecimal() and value
+        }
         text = call.given("drop").strip() or rule.text
         whatif.compiled(ledger, rule, text)  # a text that cannot be parsed has no thresholds
         text = whatif.moved(text, moves)
