@@ -61,7 +61,7 @@ REASONS = {
     "contamination": "contaminated",
     "source": "source_not_trained",
 }
-#: The stage of rewritten documents whose source is dropped or held out.
+#: The stage of rewritten documents whose source is dropped or held out, or lost a benchmark's text.
 SOURCE = "source"
 #: The stage of the reasons that protected sets give.
 PROTECTED = "protected"

@@ -49,9 +49,6 @@ def page(settings: Settings, port: int, origin: tuple[str, ...], editor: tuple[s
     The page shows the documents of the published ledger. Labels are stored as by `plinth corpus review`. Rules are
     saved into the recipe file only on request.
     """
-    from plinth.extensions import require
-
-    require("duckdb", "page")
     from plinth_extras.corpus_page.server import serve
 
     serve(settings, port, origin, editor, with_parent)

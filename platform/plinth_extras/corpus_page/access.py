@@ -13,6 +13,8 @@ import hashlib
 import hmac
 import os
 import secrets
+import socket
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,7 @@ from starlette.requests import Request
 
 from plinth.errors import RequestError, SignatureError
 from plinth.storage.workspace import Workspace
+from plinth_extras.corpus_page import HOST
 from plinth_registry.mlflow import settings
 
 #: Table of this machine's TCP connections with the user of each; it does not exist outside of Linux.
@@ -86,21 +89,23 @@ class Access:
             if not hmac.compare_digest(given, self.secret) or not name:
                 raise SignatureError("the request did not come through the proxy", remedy=_REMEDY)
             return Person(name[:200], name in self.editors)
-        if request.client is not None and not self._is_own(request.client.port):
+        if request.client is not None and not self._is_own(*request.client):
             raise SignatureError("another user of this machine sent the request", remedy=_REMEDY)
         return Person(getpass.getuser(), True)
 
-    def _is_own(self, port: int) -> bool:
-        """Return True if the connection from a port to this server belongs to this user.
+    def _is_own(self, host: str, port: int) -> bool:
+        """Return True if the connection from an address to this server belongs to this user.
 
-        The kernel lists a closed socket under root, so root counts only if it runs the server.
+        The kernel lists a closed socket under root, so root counts only if it runs the server. Addresses are compared
+        with their hosts, because another user can connect from a port of this user at another address, such as
+        127.0.0.2.
         """
         try:
             rows = CONNECTIONS.read_text().splitlines()[1:]
         except FileNotFoundError:
             return True
-        ends = f":{port:04X}", f":{self.port:04X}"
-        users = (row[7] for row in map(str.split, rows) if (row[1][-5:], row[2][-5:]) == ends)
+        ends = _listed(host, port), _listed(HOST, self.port)
+        users = (row[7] for row in map(str.split, rows) if (row[1], row[2]) == ends)
         return next(users, None) == str(os.getuid())
 
     def token(self, person: Person) -> str:
@@ -118,3 +123,8 @@ class Access:
                 "the page is from another server or person", expected="the token of a page of this server",
                 remedy="reload the page and try again",
             )  # fmt: skip
+
+
+def _listed(host: str, port: int) -> str:
+    """Return an IPv4 address and a port as the kernel's table of connections writes them."""
+    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"

@@ -16,6 +16,8 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.corpus import verdicts
+from plinth.corpus.annotate.base import ANNOTATORS
+from plinth.corpus.annotate.pii import pii
 from plinth.corpus.dedup.sorted_runs import iter_rows
 from plinth.corpus.policy.compiled_policy import COLUMNS, TEXTS, compile_policy
 from plinth.corpus.policy.parameters import EditRule, Policy
@@ -81,7 +83,7 @@ class DocumentReader:
         """
         bucket, _, rest = hint.partition(":")
         part, _, row = rest.partition(":")
-        if part.isdigit() and row.isdigit() and len(part) < 9 and len(row) < 12:
+        if part.isdecimal() and row.isdecimal() and len(part) < 9 and len(row) < 12:
             at = next(
                 (i for i, one in enumerate(self.ledger.parts) if (one.bucket, one.number) == (bucket, int(part))), -1
             )
@@ -138,8 +140,14 @@ class DocumentReader:
         return DocumentWindow(tuple(segments(text, start, edits, personal)), start, start + len(text), characters, cut)
 
     def personal_edits(self, bucket: str) -> list[EditRule]:
-        """Return the edits of a bucket's policy that remove personal data."""
-        return [rule for rule in self.policy(bucket).edits if rule.spans.startswith("pii")]
+        """Return the edits that remove personal data: those of a bucket's policy, and for every annotation of personal
+        data without such an edit, one with the annotation's name. So text is hidden even if the policy only counts
+        personal data, or another version of Plinth wrote it."""
+        found = [rule for rule in self.policy(bucket).edits if rule.spans.startswith("pii")]
+        sidecars = (name.partition("/")[2] for name in self.ledger.made.inputs if name.startswith(f"{bucket}/pii"))
+        spans = sorted({f"{name}.spans" for name in sidecars if _finds_personal_data(name)})
+        edited = {rule.spans for rule in found}
+        return found + [EditRule(reason=one.partition(".")[0], spans=one) for one in spans if one not in edited]
 
     def personal(self, bucket: str, number: int, rows: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
         """Return the spans of personal data in documents of a part, by row, whether a document was kept or not."""
@@ -240,6 +248,10 @@ def segments(text: str, start: int, edits: Sequence[Mapping[str, Any]], personal
         at = last
     if at < stop:
         yield Segment(text[at - start :])
+
+
+def _finds_personal_data(name: str) -> bool:
+    return name in ANNOTATORS and ANNOTATORS[name].schema.equals(pii.SCHEMA)
 
 
 def _outside(edit: Mapping[str, Any], hidden: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

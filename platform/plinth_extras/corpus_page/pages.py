@@ -67,7 +67,7 @@ def document(call: Call) -> Response:
     """Return one document, or its preview next to the list."""
     preview = call.given("part") == "preview"
     start = call.given("from")
-    start_cp = int(start) if start.isdigit() and len(start) < 12 else 0
+    start_cp = int(start) if start.isdecimal() and len(start) < 12 else 0
     with call.site.reader.opened(call.ctx) as ledger:
         own = DocumentReader(call.ctx, ledger)
         place = own.place(call.request.path_params["id"], call.given("at"))
@@ -102,9 +102,13 @@ def what_if(call: Call) -> Response:
         if not call.given("reason"):
             return call.page("rules", ledger, rules=known, fired=whatif.fired(ledger, known))
         rule = whatif.rule_of(known, call.given("policy"), call.given("reason"))
-        moves = {int(name[1:]): value for name, value in call.query if name[:1] == "t" and name[1:].isdigit() and value}
-        text = whatif.moved(call.given("drop") or rule.text, moves)
-        seed = int(call.given("seed")) if call.given("seed").isdigit() and len(call.given("seed")) < 9 else 1
+        moves = {
+            int(name[1:]): value for name, value in call.query if name[:1] == "t" and name[1:].isdecimal() and value
+        }
+        text = call.given("drop").strip() or rule.text
+        whatif.compiled(ledger, rule, text)  # a text that cannot be parsed has no thresholds
+        text = whatif.moved(text, moves)
+        seed = int(call.given("seed")) if call.given("seed").isdecimal() and len(call.given("seed")) < 9 else 1
         effect = whatif.effect(call.ctx, ledger, rule, text, seed)
         shown = [(one, _distribution(ledger, rule, one)) for one in whatif.thresholds(text)]
         read = map(whatif.ledger_column, sorted(whatif.compiled(ledger, rule, text).columns))

@@ -74,7 +74,8 @@ def save(path: Path, policy: str, reason: str, before: str, text: str) -> Positi
         source = path.read_bytes().decode()
         mode = path.stat().st_mode & 0o777
     made = edited(source, policy, reason, text, _inherited(path, policy))
-    _require_only_change(path, made, recipe, policy, Rule(reason=reason, drop=text))
+    with named_failures(path):  # of the file next to it
+        _require_only_change(path, made, recipe, policy, Rule(reason=reason, drop=text))
     write_bytes(path.resolve(), made.encode(), mode=mode)
     lined = read(path, shown(path))
     listed = lined.data["corpus"]["policies"][policy]["rules"]

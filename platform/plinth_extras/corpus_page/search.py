@@ -44,7 +44,8 @@ class WordMatches:
 def words(ctx: Context, ledger: OpenLedger, view: View) -> WordMatches:
     """Search the texts of a list for a phrase, ignoring the case of letters.
 
-    At most `SCAN_BYTES` of text are read, from the document numbered `view.after` of the whole ledger on, until a page
+    A match inside personal data is not a match; otherwise the page would tell, guess by guess, what it hides. At most
+    `SCAN_BYTES` of text are read, from the document numbered `view.after` of the whole ledger on, until a page
     of matches is found. The result is the same for every request with this address.
     """
     documents, found, first = DocumentReader(ctx, ledger), WordMatches(), 0
@@ -59,12 +60,20 @@ def words(ctx: Context, ledger: OpenLedger, view: View) -> WordMatches:
             budget -= group.bytes
             column = group.read()
             starts = pc.find_substring(column, view.text, ignore_case=True).to_numpy()
-            for at in np.flatnonzero(starts >= 0).tolist():
+            hidden, places = dict[int, list[dict[str, Any]]](), np.flatnonzero(starts >= 0).tolist()
+            for order, at in enumerate(places):
                 if len(hits) == PAGE_ROWS:
                     found.searched += at
                     found.after = first + int(group.rows[at])
                     return _named(documents, found, hits)
-                hits.append(_Hit.of(number, int(group.rows[at]), column[at].as_buffer(), int(starts[at]), view.text))
+                row = int(group.rows[at])
+                if row not in hidden:
+                    some = group.rows[places[order : order + PAGE_ROWS]].tolist()
+                    hidden = documents.personal(part.bucket, part.number, some)
+                own, text = sorted(hidden[row], key=lambda span: int(span["start_cp"])), column[at].as_buffer()
+                start = _shown_match(text, int(starts[at]), view.text, own)
+                if start >= 0:
+                    hits.append(_Hit(number, row, _excerpt(text, start, view.text, own)))
             found.searched += len(group.rows)
         first += part.part.rows
     return _named(documents, found, hits)
@@ -130,44 +139,43 @@ def _groups(documents: DocumentReader, part: LedgerPart, wanted: Rows) -> Iterat
 
 @dataclass(frozen=True)
 class _Hit:
-    """Match in a text: the place of the document, and the characters around the match from code point `start` on."""
+    """Match in a text: the place of the document, and the characters around the match."""
 
     part: int
     row: int
-    start: int
-    before: str
-    match: str
-    behind: str
+    excerpt: Mapping[str, str]
 
-    @classmethod
-    def of(cls, part: int, row: int, text: pa.Buffer, at: int, phrase: str) -> _Hit:
-        """Return the match at a byte of a text. The whole text, which may be large, is not decoded."""
-        most = 4 * AROUND  # bytes of a character
-        before = text[max(0, at - most) : at].to_pybytes().decode("utf-8", "ignore")[-AROUND:]
-        rest = text[at : at + 4 * len(phrase) + most].to_pybytes().decode("utf-8", "ignore")
-        match = re.match(re.escape(phrase), rest, re.IGNORECASE)
-        end = match.end() if match else len(phrase)
-        starts_of_characters = (np.frombuffer(text, np.uint8, at) & 0xC0) != 0x80
-        start = int(np.count_nonzero(starts_of_characters)) - len(before)
-        return cls(part, row, start, before, rest[:end], rest[end : end + AROUND])
 
-    def excerpt(self, hidden: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Return the characters around the match without personal data."""
-        found, at = {}, self.start
-        for name, text in (("before", self.before), ("match", self.match), ("behind", self.behind)):
-            reasons = {str(span["reason"]) for span in hidden}
-            found[name] = "".join(one.text for one in segments(text, at, hidden, reasons))
-            at += len(text)
-        return found
+def _shown_match(text: pa.Buffer, at: int, phrase: str, hidden: Sequence[Mapping[str, Any]]) -> int:
+    """Return the byte at which the first match outside of hidden spans begins, or -1. The first match is at `at`."""
+    if not hidden:
+        return at
+    whole = text.to_pybytes().decode()
+    for match in re.finditer(re.escape(phrase), whole, re.IGNORECASE):
+        if not any(span["start_cp"] < match.end() and span["end_cp"] > match.start() for span in hidden):
+            return len(whole[: match.start()].encode())
+    return -1
+
+
+def _excerpt(text: pa.Buffer, at: int, phrase: str, hidden: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the characters around the match at a byte of a text, without hidden spans. The whole text, which may be
+    large, is not decoded."""
+    most = 4 * AROUND  # bytes of a character
+    before = text[max(0, at - most) : at].to_pybytes().decode("utf-8", "ignore")[-AROUND:]
+    rest = text[at : at + 4 * len(phrase) + most].to_pybytes().decode("utf-8", "ignore")
+    match = re.match(re.escape(phrase), rest, re.IGNORECASE)
+    end = match.end() if match else len(phrase)
+    starts_of_characters = (np.frombuffer(text, np.uint8, at) & 0xC0) != 0x80
+    start_cp = int(np.count_nonzero(starts_of_characters)) - len(before)
+    reasons, found = {str(span["reason"]) for span in hidden}, {}
+    for name, piece in (("before", before), ("match", rest[:end]), ("behind", rest[end : end + AROUND])):
+        found[name] = "".join(one.text for one in segments(piece, start_cp, hidden, reasons))
+        start_cp += len(piece)
+    return found
 
 
 def _named(documents: DocumentReader, found: WordMatches, hits: Sequence[_Hit]) -> WordMatches:
     """Add the matches with their rows of the ledger."""
-    hidden = dict[tuple[int, int], list[dict[str, Any]]]()
-    for number in sorted({hit.part for hit in hits}):
-        part, rows = documents.ledger.parts[number], [hit.row for hit in hits if hit.part == number]
-        spans = documents.personal(part.bucket, part.number, rows)
-        hidden |= {(number, row): sorted(own, key=lambda one: int(one["start_cp"])) for row, own in spans.items()}
     ledger_rows = documents.ledger.at([(hit.part, hit.row) for hit in hits])
-    found.rows = [row | hit.excerpt(hidden[hit.part, hit.row]) for row, hit in zip(ledger_rows, hits, strict=True)]
+    found.rows = [{**row, **hit.excerpt} for row, hit in zip(ledger_rows, hits, strict=True)]
     return found

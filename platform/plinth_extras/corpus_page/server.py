@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 import uvicorn
@@ -44,8 +47,10 @@ def serve(
         threading.Thread(target=_end_with_parent, args=(server, os.getppid()), daemon=True).start()
     else:
         output.line(f"http://{HOST}:{port}/")
+    atexit.register(gc.unfreeze)  # the script freezes objects at its end; DuckDB reports each that is not collected
     try:
-        server.run()
+        with suppress(KeyboardInterrupt):  # Ctrl-C is the usual end
+            server.run()
     except SystemExit as error:  # uvicorn's way to report a port in use
         raise RequestError(f"cannot serve on {HOST}:{port}", found=error, remedy="choose another --port") from error
 

@@ -19,9 +19,9 @@ PROXY = {"X_Plinth_Proxy": SECRET.decode(), "X_Forwarded_Email": "ada@example.or
 WHATIF = "/whatif?policy=default&reason=too_few_words&t0=15"
 
 
-def request(port: int, **headers: str) -> Request:
+def request(port: int, host: str = "127.0.0.1", **headers: str) -> Request:
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "headers": raw, "client": ("127.0.0.1", port), "method": "GET", "path": "/"})
+    return Request({"type": "http", "headers": raw, "client": (host, port), "method": "GET", "path": "/"})
 
 
 def test_only_this_user_on_loopback(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +47,14 @@ def test_only_this_user_on_loopback(serve: Serve, tmp_path: Path, monkeypatch: p
                 one.person(request(5000))
     with pytest.raises(SignatureError, match="another user"):
         one.person(request(5001))  # no such connection
+    # another user can take a port of this user at another loopback address
+    monkeypatch.setattr(module.os, "getuid", lambda: 1000)
+    other = row.replace("0100007F", "0200007F", 1).format(5000, 4000, 1001)
+    for both in ((row.format(5000, 4000, 1000), other), (other, row.format(5000, 4000, 1000))):
+        table.write_text("head\n" + "".join(both))
+        assert one.person(request(5000)).may_edit
+        with pytest.raises(SignatureError, match="another user"):
+            one.person(request(5000, host="127.0.0.2"))
     table.unlink()
     assert one.person(request(5001)).may_edit  # a system without this table
     table.write_text("head\n")

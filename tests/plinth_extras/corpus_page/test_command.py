@@ -43,6 +43,20 @@ def test_it_serves_until_it_is_interrupted(ctx: Context, recipe: Path) -> None:
         assert process.wait(60) in (0, -signal.SIGTERM)
 
 
+def test_ctrl_c_is_the_usual_end(ctx: Context) -> None:
+    port = processes.free_port("127.0.0.1")
+    process = subprocess.Popen(command(ctx, "--port", port), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    answered = False
+    while not answered:
+        assert process.poll() is None
+        with suppress(urllib.error.URLError), urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60):
+            answered = True
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+
+
 def test_a_port_in_use_and_a_missing_library_are_named(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

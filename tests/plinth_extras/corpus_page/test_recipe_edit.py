@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from plinth.errors import ConflictError, MissingError, RecipeError, RequestError
+from plinth.errors import ConflictError, MissingError, RecipeError, RequestError, WorkspaceError
 from plinth_extras.corpus_page import recipe_edit
 from plinth_jobs.recipes import FOLDER, load, notes_folder
 
@@ -152,3 +153,18 @@ def test_only_files_of_the_user_are_edited(tmp_path: Path) -> None:
     for path in (FOLDER / "tiny.yaml", notes_folder(tmp_path) / "recipe.yaml"):
         with pytest.raises(RequestError, match="not a recipe of yours"):
             recipe_edit.require_editable(path, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text(CASES["a plain scalar, with a comment behind it"][0])
+    before = path.read_bytes()
+
+    def refused(*_: object, **__: object) -> None:  # the tests may run as root, who can write everywhere
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(recipe_edit.tempfile, "NamedTemporaryFile", refused)
+    old = recipe_edit.current(load(path), "code", "repeated")
+    with pytest.raises(WorkspaceError, match="cannot write"):
+        recipe_edit.save(path, "code", "repeated", old, REPEATED)
+    assert path.read_bytes() == before

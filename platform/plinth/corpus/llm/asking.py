@@ -273,6 +273,15 @@ class Asking:
         most = bound(prompt, self._questions.max_tokens)
         used = (0, 0)
         found: Reply | NoReply
+
+        def may_repeat() -> bool:
+            """Count an attempt that may have been billed; its reservation is for the next attempt."""
+            if over := self._over(most):
+                self._stop = self._stop or self._exhausted(over)
+            else:
+                self._use(most)
+            return not over
+
         try:
             if key in self._recent:
                 return self._recent[key]
@@ -284,7 +293,7 @@ class Asking:
             self._sent += 1
             number = self._sent
             try:
-                found = await self._client.ask(prompt)
+                found = await self._client.ask(prompt, may_repeat=may_repeat)
                 if isinstance(found, Reply):
                     used = found.input_tokens, found.output_tokens
                     await asyncio.to_thread(self._record, key, found)
@@ -301,12 +310,16 @@ class Asking:
                 mine.set_result(found)
                 del self._same[key]
             self._watch(found)
-            return found
+            return None if isinstance(found, NoReply) and isinstance(self._stop, BudgetError) else found
         finally:
-            self.spend(*used)
-            self._new = [new + own for new, own in zip(self._new, used, strict=True)]
+            self._use(used)
             self._held = [held - own for held, own in zip(self._held, most, strict=True)]
             self._settled.set()
+
+    def _use(self, tokens: tuple[int, int]) -> None:
+        """Count tokens that this attempt of the stage used."""
+        self.spend(*tokens)
+        self._new = [new + own for new, own in zip(self._new, tokens, strict=True)]
 
     def _watch(self, found: Reply | NoReply) -> None:
         """End the stage if the endpoint fails one question after the other."""

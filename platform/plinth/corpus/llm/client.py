@@ -15,7 +15,7 @@ import email.utils
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -98,8 +98,13 @@ class Client:
             raise self._unusable(f"does not answer as {self._questions.reported}", f"{found.reason}: {found.detail}",
                                  await self._models())  # fmt: skip
 
-    async def ask(self, prompt: str, *, probing: bool = False) -> Reply | NoReply:
+    async def ask(
+        self, prompt: str, *, probing: bool = False, may_repeat: Callable[[], bool] = lambda: True
+    ) -> Reply | NoReply:
         """Ask a question.
+
+        Args:
+            may_repeat: function that permits another attempt after an attempt whose tokens may have been billed.
 
         Raises:
             EndpointError: the endpoint cannot answer any question.
@@ -114,10 +119,12 @@ class Client:
         }
         if self._format is not None and not probing:
             body["response_format"] = dict(self._format)
-        found = await self._attempts("POST", "/chat/completions", body)
+        found = await self._attempts("POST", "/chat/completions", body, may_repeat)
         return found if isinstance(found, NoReply) else self._reply(found, bound(prompt, body["max_tokens"]))
 
-    async def _attempts(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any] | NoReply:
+    async def _attempts(
+        self, method: str, path: str, body: Mapping[str, Any] | None, may_repeat: Callable[[], bool]
+    ) -> dict[str, Any] | NoReply:
         """Send a request until it is answered; return the JSON object, or the fault of the last attempt."""
         fault = NoReply("unreachable", "")
         for attempt in range(self._endpoint.attempts):
@@ -136,6 +143,8 @@ class Client:
             except httpx2.HTTPError as error:
                 fault, delay_s = NoReply("unreachable", self._shown(f"{type(error).__name__}: {error}")), None
             if attempt + 1 < self._endpoint.attempts:
+                if fault.billed and not may_repeat():
+                    return fault
                 mean_s = min(MAX_DELAY_S, self._endpoint.backoff_s * 2**attempt)
                 jitter_s = self._chance.uniform(0.5, 1.5) * mean_s
                 if fault.reason == "rate_limited":  # requests of all questions wait
@@ -154,28 +163,31 @@ class Client:
         if status in AGAIN:
             raise _Again(NoReply(AGAIN[status], f"HTTP {status}: {shown}"), self._retry_after(response.headers))
         if 300 <= status < 400:
-            raise self._unusable("redirects to another address", response.headers.get("Location", f"HTTP {status}"))
+            to = self._shown(response.headers.get("Location", f"HTTP {status}"))
+            raise self._unusable("redirects to another address", to)
         if status in WRONG:
             listed = await self._models() if path != "/models" else ""
             raise self._unusable(f"refuses the request with HTTP {status}", shown, listed)
         if status != 200:
             return NoReply("request_refused", f"HTTP {status}: {shown}")
         if (parsed := _object(bytes(data))) is None:
-            raise _Again(NoReply("malformed", f"not a JSON object: {shown}"))
+            raise _Again(NoReply("malformed", f"not a JSON object: {shown}", billed=True))
         return parsed
 
     def _reply(self, found: Mapping[str, Any], most: tuple[int, int]) -> Reply | NoReply:
         """Check a response. Token counts that the endpoint does not report, or that are impossible, are counted as the
         maximum."""
         if found.get("model") != self._questions.reported:
-            return NoReply("other_model", f"the response is from {self._shown(str(found.get('model')))}", billed=True)
+            named = found.get("model")
+            other = self._shown(named) if isinstance(named, str) else "no model"
+            return NoReply("other_model", f"the response is from {other}", billed=True)
         choices = found.get("choices")
         listed = [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
         chosen = next((one for one in listed if one.get("index", 0) == 0), {})
         message = chosen.get("message")
         text = message.get("content") if isinstance(message, dict) else None
         if not isinstance(text, str):
-            return NoReply("malformed", self._shown(f"no message in {json.dumps(found)}"), billed=True)
+            return NoReply("malformed", f"no message in a response with {self._shown(', '.join(found))}", billed=True)
         usage = found.get("usage") if isinstance(found.get("usage"), dict) else {}
         counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"))  # type: ignore[union-attr]
         tokens = [n if type(n) is int and 0 <= n <= top else top for n, top in zip(counts, most, strict=True)]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from plinth.errors import MissingError, RecipeError
+from plinth.errors import MissingError, RecipeError, RequestError
 from plinth.records import Frozen, Name, internal
 
 
@@ -71,6 +71,7 @@ class Endpoint(Frozen):
 
         Raises:
             MissingError: the environment variable is not set.
+            RequestError: its value cannot be sent in a header; the error does not show it.
         """
         if not self.key:
             return ""
@@ -78,6 +79,13 @@ class Endpoint(Frozen):
             raise MissingError(
                 f"the environment variable {self.key} with the API key of {self.url} is not set",
                 remedy=f"export {self.key}=… on the machine that runs the stage",
+            )
+        if not (found.isascii() and found.isprintable()):
+            raise RequestError(
+                f"the environment variable {self.key} is not an API key",
+                found="a line break, a control character or a character that is not ASCII",
+                expected="one line of printable ASCII characters",
+                remedy=f"export {self.key}=… with the key alone",
             )
         return found
 

@@ -27,6 +27,7 @@ from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.exclusions import overlap
 from plinth.corpus.llm import answers
 from plinth.corpus.llm.parameters import Endpoint, RewriteParams
+from plinth.corpus.protected.contamination import REASON as CUT
 from plinth.corpus.sidecars import slots
 from plinth.corpus.sources.files import STAGE
 from plinth.records import Manifest, Part, Step
@@ -196,8 +197,9 @@ _IDS = pa.schema([pa.field("id", pa.uint64(), nullable=False)])
 
 
 def trained(ctx: Context, verdicts: Manifest) -> Part:
-    """Return the sorted id prefixes of the documents that a bucket's verdicts train on."""
-    step = Step(name="rewrite/trained", version=VERSION)
+    """Return the sorted id prefixes of the documents that a bucket's verdicts train on, without those from which a
+    benchmark's text was cut: a model may have put that text into other words."""
+    step = Step(name="rewrite/trained", version="2")
     parts = verdicts.named("part-")
     items = [Item((part.blob.sha256,), part, part.rows) for part in parts]
     made = [one[0] for one in run_items(ctx, step, _trained, items, label=f"{verdicts.asset} trained")]
@@ -230,8 +232,11 @@ def read_trained(store: Store, part: Part) -> U64:
 
 def _trained(store: Store, part: Part) -> tuple[Part, ...]:
     some = list[Any]()
-    for (batch,) in iter_aligned(store, (part, ["id", "decision"])):
-        ids = batch.column("id").filter(pc.equal(batch.column("decision"), "train"))
+    for (batch,) in iter_aligned(store, (part, ["id", "decision", "edits"])):
+        edits = batch.column("edits")
+        cut = pc.equal(pc.struct_field(edits.flatten(), "reason"), CUT)
+        clean = ~np.isin(np.arange(batch.num_rows), pc.list_parent_indices(edits).filter(cut).to_numpy())
+        ids = batch.column("id").filter(pc.and_(pc.equal(batch.column("decision"), "train"), pa.array(clean)))
         some.append(np.frombuffer(b"".join(ids.to_pylist()), "<u8")[::2])
     return (_prefixes(store, some),)
 

@@ -23,7 +23,7 @@ from plinth.compute.progress import SilentMeter
 from plinth.corpus.llm import answers
 from plinth.corpus.llm.client import Client, NoReply, Reply
 from plinth.corpus.llm.parameters import Endpoint, Questions
-from plinth.errors import BudgetError, EndpointError, MissingError, RejectRateError, SourceError
+from plinth.errors import BudgetError, EndpointError, MissingError, RejectRateError, RequestError, SourceError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from tests.llm_server import MODEL, Answer, Llm, llm_server
@@ -106,6 +106,7 @@ FAULTS: dict[str, tuple[Answer, str]] = {
     "html": ({"raw": b"<html><body>502 Bad Gateway</body></html>"}, "malformed"),
     "list": ({"raw": b"[1, 2]"}, "malformed"),
     "deep": ({"raw": b"[" * 100_000}, "malformed"),
+    "nested model": ({"raw": b'{"model": ' + b"[" * 900 + b"]" * 900 + b"}"}, "other_model"),
     "nothing": ({"raw": b""}, "malformed"),
     "no message": ({"choices": [{"index": 0, "message": None}]}, "malformed"),
     "no choice": ({"choices": []}, "malformed"),
@@ -277,6 +278,36 @@ def test_a_budget_ends_the_stage_and_the_same_command_goes_on(tiny: Any, limit: 
         made = ask(corpus, llm, {key: value if "price" in key else 10 * value for key, value in limit.items()})
     assert made.stats["answers"] == 60
     assert len(llm.prompts) == len(set(llm.prompts)) == 60
+
+
+def test_attempts_that_may_be_billed_count_against_the_budget(tiny: Any) -> None:
+    """The endpoint generates tokens for each of three attempts, but the budget has room for two."""
+    corpus = corpus_of(tiny, [["one"]])
+    with llm_server(lambda prompt: "x" if prompt == "Hello" else {"raw": b"<html>"}) as llm:
+        with pytest.raises(BudgetError, match="could exceed its budget") as error:
+            ask(corpus, llm, {"max_tokens": 1100})
+        assert llm.seen("Rate one!") == 2
+        assert "521 tokens used" in str(error.value.found)
+        llm.answer = str.upper
+        assert rows(corpus, ask(corpus, llm, {"max_tokens": 1100})) == [("RATE ONE!", None)]
+
+
+def test_a_key_that_is_no_header_and_a_key_in_a_redirect_are_not_shown(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = corpus_of(tiny)
+    moved: Answer = {"raw": b"", "status": 307, "headers": {"Location": "https://other.example/?key=sesame-43"}}
+    with llm_server(lambda prompt: moved) as llm:
+        for key in ("sesame-43\nX: y", "sesame-43\u00e9", "sesame\x7f43"):
+            monkeypatch.setenv("LLM_KEY", key)
+            with pytest.raises(RequestError, match="not an API key") as error:
+                ask(corpus, llm, {"key": "LLM_KEY"})
+            assert "sesame" not in str(error.value)
+        assert llm.bodies == []
+        monkeypatch.setenv("LLM_KEY", "sesame-43")
+        with pytest.raises(EndpointError, match="redirects") as refused:
+            ask(corpus, llm, {"key": "LLM_KEY"})
+    assert "sesame" not in str(refused.value)
 
 
 def test_costs_are_recorded_for_the_ledger(tiny: Any) -> None:

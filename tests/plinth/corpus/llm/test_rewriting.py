@@ -17,11 +17,11 @@ from plinth.corpus import verdicts
 from plinth.corpus.documents import documents as documents_stage
 from plinth.corpus.llm import rewriting
 from plinth.corpus.llm.parameters import Endpoint, RewriteParams
-from plinth.corpus.llm.rewriting import made_from_training, near_copies
+from plinth.corpus.llm.rewriting import made_from_training, near_copies, read_trained
 from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.errors import RejectRateError
 from plinth.records import Manifest
-from plinth.storage.parts import read_table
+from plinth.storage.parts import read_table, write_table
 from plinth.training import sampled_text
 from tests.document_rows import document_part
 from tests.llm_server import MODEL, Answer, Llm, llm_server
@@ -164,6 +164,21 @@ def test_only_what_is_derived_from_trained_documents_is_trained_on(tiny: Any) ->
     assert lost == made.stats["stages"]["source"] > 0
     assert sum(made.stats["decisions"].values()) == 41
     assert made.inputs["web/verdicts"] == origin.verdicts["web"].digest
+
+
+def test_what_is_derived_from_a_benchmark_is_not_trained_on(tiny: Any) -> None:
+    """A source from which a benchmark's text was cut is trained on, but not its rewrite: the model read the text."""
+    store = tiny.corpus({"web": [[tiny.Doc("a")]]}).ctx.store
+    cut = [{"start_cp": 2, "end_cp": 9, "replacement": "", "reason": reason} for reason in ("pii", "contaminated")]
+    edits = [cut[:1], cut[1:], [], None, cut]
+    decisions = ["train", "train", "train", "drop", "train"]
+    rows = [
+        {"id": bytes([n]) * 16, "decision": decision, "reason": None, "cluster": None, "cluster_size": 0, "edits": own}
+        for n, (decision, own) in enumerate(zip(decisions, edits, strict=True))
+    ]
+    part = write_table(store, "part.parquet", pa.Table.from_pylist(rows, schema=verdicts.SCHEMA))
+    (listed,) = rewriting._trained(store, part)
+    assert read_trained(store, listed).tolist() == [0, 0x0202020202020202]
 
 
 def test_documents_without_sources_are_not_trained_on() -> None:
