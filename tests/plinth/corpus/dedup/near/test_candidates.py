@@ -170,3 +170,15 @@ def test_a_branch_of_many_documents_costs_a_reader_only_its_rows(tmp_path: Any) 
     chosen = kept[at] != 0
     assert [column.tolist() for column in found] == [key[chosen].tolist(), at[chosen].tolist()]
     assert peak < documents // 4
+
+
+def test_an_open_run_holds_twelve_bytes_of_a_block(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_runs, "BLOCK_ROWS", 1)
+    store, blocks = Context(Workspace(tmp_path / "workspace").ensure()).store, 50_000
+    run = sorted_runs.write(store, "leaf", "bands", [(np.arange(blocks, dtype=np.uint64),)], 1)
+    tracemalloc.start()
+    with sorted_runs.SortedRun(store, run) as opened:
+        held = tracemalloc.get_traced_memory()[0]
+        assert opened.slice(blocks - 1, blocks)[0].tolist() == [blocks - 1]
+    tracemalloc.stop()
+    assert 12 * blocks <= held < 13 * blocks
