@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -189,35 +189,18 @@ class Column:
         """Digest that identifies the values."""
         return self.listing.blob.sha256
 
-    def slice(self, store: Store, low: int, high: int) -> npt.NDArray[Any]:
-        """Return a copy of the values of the documents with low <= number < high."""
-        return self._gathered(store, low, high, lambda values, first: values[max(0, low - first) : high - first])
-
     def take(self, store: Store, numbers: U64) -> npt.NDArray[Any]:
         """Return the values of some documents, whose numbers are in ascending order."""
-        if not numbers.size:
-            return self._gathered(store, 0, 0, lambda values, first: values)
-
-        def chosen(values: npt.NDArray[Any], first: int) -> npt.NDArray[Any]:
-            begin, end = np.searchsorted(numbers, np.array([first, first + len(values)], dtype=np.uint64))
-            taken: npt.NDArray[Any] = values[numbers[begin:end] - np.uint64(first)]
-            return taken
-
-        return self._gathered(store, int(numbers[0]), int(numbers[-1]) + 1, chosen)
-
-    def _gathered(
-        self, store: Store, low: int, high: int, chosen: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]
-    ) -> npt.NDArray[Any]:
-        """Call a function with the values and the first document number of each piece that has documents in the range
-        [low, high), and return its results as one array."""
         found = [np.empty((0,) if self.width == 1 else (0, self.width), np.dtype(self.dtype))]
         first = 0
         for piece in map(Part.model_validate, json.loads(store.read_bytes(self.listing.blob))):
-            if first < high and low < first + piece.rows:
-                found.append(np.array(chosen(open_flat(store, piece, self.dtype, self.width), first)))
+            begin, end = np.searchsorted(numbers, np.array([first, first + piece.rows], dtype=np.uint64))
+            if begin < end:
+                values = open_flat(store, piece, self.dtype, self.width)
+                found.append(np.array(values[numbers[begin:end] - np.uint64(first)]))
             first += piece.rows
-        gathered: npt.NDArray[Any] = np.concatenate(found)
-        return gathered
+        taken: npt.NDArray[Any] = np.concatenate(found)
+        return taken
 
 
 #: Documents in one piece of a column, unless a single part has more: 192 MB of ranks.

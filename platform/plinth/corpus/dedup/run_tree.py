@@ -246,8 +246,8 @@ class RangeReader:
             number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
             columns = (key, number, *rest)
             if mask is not None and number.size:
-                lowest = number.min()
-                kept = mask.slice(store, int(lowest), int(number.max()) + 1)[number - lowest] != 0
+                order, kept = np.argsort(number), np.empty(number.size, dtype=np.bool_)
+                kept[order] = mask.take(store, number[order])  # a branch may span half of the corpus
                 columns = tuple(column[kept] for column in columns)
             found.append([*columns])
         return [np.concatenate(column) for column in zip(*found, strict=True)]

@@ -219,7 +219,7 @@ class SortedRun:
         if zlib.crc32(footer) != crc or length < 12 * blocks:
             raise self._damaged("a damaged footer", "the bytes that were written")
         self.first = np.frombuffer(footer, dtype="<u8", count=blocks)
-        self.crcs = np.frombuffer(footer, dtype="<u4", count=blocks, offset=8 * blocks).tolist()
+        self.crcs = np.frombuffer(footer, dtype="<u4", count=blocks, offset=8 * blocks)  # no list: 52 bytes a block
         header = json.loads(footer[12 * blocks :])
         self.kind, self.columns, self.identity = header["kind"], header["columns"], header["identity"]
         wanted = self.identity if identity is None else json.loads(fingerprint.canonical(identity))

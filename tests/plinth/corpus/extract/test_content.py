@@ -270,6 +270,31 @@ def test_conditions_lead_to_the_leaf_that_a_walk_down_the_tree_reaches() -> None
             assert made.first[tree] + (stays & -stays).bit_length() - 1 == ~node
 
 
+def test_the_kernel_keeps_the_blocks_that_a_walk_down_the_trees_keeps() -> None:
+    lines = ["word " * (k % 7 + 1) + "a1B,"[: k % 4 + 1] * (k % 5) + f"end{k}" for k in range(21)]
+    html = "".join(f"<div><div>{line}</div></div>" for line in lines)
+    features, places = np.empty((21, FEATURES), np.float32), np.empty((21, 2), np.int64)
+    data = np.frombuffer(html.encode(), np.uint8)
+    assert page_blocks(data, features, places, np.empty(2 * data.size + 64, np.uint8)) == 21
+    picks, scores = np.random.default_rng(3), list[float]()
+    model = forest(picks, [64, 1, 2, 47, 30, 5])
+    varied = picks.choice(np.flatnonzero(np.ptp(features, axis=0)), model.feature.size).astype(np.uint8)
+    model = model._replace(feature=varied, threshold=features[picks.integers(0, 21, varied.size), varied])  # equal some
+    for row in features:
+        score = 0.0
+        for node in model.first.tolist():
+            while node >= 0:
+                left = row[model.feature[node]] <= model.threshold[node]
+                node = int((model.left if left else model.right)[node])
+            score += float(model.leaf[~node])
+        scores.append(float(np.float32(score)))
+    assert len(set(scores)) > 5
+    for limit in set(scores):
+        text = BlockEngine(model._replace(article=limit, other=limit))(html).text
+        kept = [line for line, score in zip(lines, scores, strict=True) if score >= limit]
+        assert text.split("\n\n") == kept
+
+
 def test_a_tree_of_more_leaves_than_bits_is_refused() -> None:
     with pytest.raises(ValueError, match="a tree of the model has more than 64 leaves"):
         conditions(forest(np.random.default_rng(1), [5, 65]))

@@ -10,7 +10,9 @@
 Precision is the share of removed documents whose similarity to the kept document of their cluster reaches the
 threshold. Clusters are transitive, so a removed document may be similar to a third document only.
 
-Recall is the share of documents with a near duplicate that are in one cluster with it. The sample has only documents
+Recall is the expected share of documents that are in one cluster with their nearest duplicate, by a band that both
+share. It is a lower limit for documents with several near duplicates, because any of them may connect the document. The
+interval is for the expected share: among few pairs, the actual share is often outside. The sample has only documents
 that share a band with their near duplicate. A pair of similarity s does so with probability p = 1 - (1 - s^rows)^bands;
 it therefore stands for 1 / p pairs, of which the others were missed (Horvitz and Thompson 1952).
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -150,3 +151,34 @@ def test_components_and_partitions_agree_with_python(
         assert len(of) <= 1 or sum(root.count(one) for one in of) <= partition_rows
         assert sum(keys[1:] != keys[:-1]) + bool(keys.size) == len(set(keys.tolist()))  # groups are not torn
     assert len(seen) == sum(sum(key == other for other, _ in unique) > 1 for key, _ in unique)
+
+
+def test_a_branch_of_many_documents_costs_a_reader_only_its_rows(tmp_path: Any) -> None:
+    store, documents = Context(Workspace(tmp_path / "workspace").ensure()).store, 9_000_000
+    picks = np.random.default_rng(1)
+    kept = picks.integers(0, 2, documents).astype(np.uint8)
+    pieces = [sidecars.write(store, "mask", piece) for piece in (kept[:5_000_000], kept[5_000_000:])]
+    mask = sidecars.Column.of(store, pieces, "<u1")
+    key = np.sort(picks.integers(0, 2**62, 5000, dtype=np.uint64))
+    at = picks.integers(0, documents, 5000, dtype=np.uint64)
+    run = sorted_runs.write(store, "leaf", "bands", [(key, at)], 2)
+    reader = RangeReader.over(store, "bands", (Branch(run, (0,)),), sidecars.SlotNumbers((0, documents)))
+    tracemalloc.start()
+    found = reader.read(store, 0, 2**64, mask)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    chosen = kept[at] != 0
+    assert [column.tolist() for column in found] == [key[chosen].tolist(), at[chosen].tolist()]
+    assert peak < documents // 4
+
+
+def test_an_open_run_holds_twelve_bytes_of_a_block(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_runs, "BLOCK_ROWS", 1)
+    store, blocks = Context(Workspace(tmp_path / "workspace").ensure()).store, 50_000
+    run = sorted_runs.write(store, "leaf", "bands", [(np.arange(blocks, dtype=np.uint64),)], 1)
+    tracemalloc.start()
+    with sorted_runs.SortedRun(store, run) as opened:
+        held = tracemalloc.get_traced_memory()[0]
+        assert opened.slice(blocks - 1, blocks)[0].tolist() == [blocks - 1]
+    tracemalloc.stop()
+    assert 12 * blocks <= held < 13 * blocks
