@@ -71,10 +71,10 @@ def test_the_template_of_an_export_makes_no_other_vocabulary() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "set one of `release`, `checkpoint` and `folder`; found none"),
+        ({}, "set one of `release`, `checkpoint`, `folder` and `dcp`; found none"),
         ({"release": "a@champion", "checkpoint": "b"}, "found release and checkpoint"),
         ({"folder": "llama"}, "`folder` needs `licence`"),
-        ({"checkpoint": "b", "licence": "MIT"}, "`licence` is for `folder` only"),
+        ({"checkpoint": "b", "licence": "MIT"}, "`licence` is for `folder` and `dcp` only"),
         ({"folder": "a", "licence": "MIT", "optimizer": "kept"}, "needs a `release` or `checkpoint`"),
         ({"checkpoint": "b", "vocabulary": "mean", "optimizer": "kept"}, "and `vocabulary: same`"),
     ],
