@@ -245,7 +245,7 @@ def recognized(names: Mapping[str, object]) -> tuple[str, str]:
     """Return the layout of a checkpoint by the names of its tensors, and the prefix of the model's names.
 
     Raises:
-        CheckpointError: no layout's input embedding is there.
+        CheckpointError: no layout's input embedding is there, or those of several models, such as a copy of averages.
     """
     found = {
         (name[: -len(layout.embedding)], kind)
@@ -259,5 +259,12 @@ def recognized(names: Mapping[str, object]) -> tuple[str, str]:
             found=", ".join(sorted(names)[:5]) or "no tensors",
             expected=f"a tensor {', '.join(one.embedding for one in LAYOUTS.values())}, or one whose name ends so",
         )
-    prefix, kind = min(found, key=lambda one: (len(one[0]), one))
+    if len(found) > 1:
+        raise CheckpointError(
+            "the checkpoint has several models",
+            found=", ".join(sorted(f"{prefix}{LAYOUTS[kind].embedding}" for prefix, kind in found)),
+            expected="one input embedding",
+            remedy="save the model alone, without averages of its weights",
+        )
+    ((prefix, kind),) = found
     return kind, prefix

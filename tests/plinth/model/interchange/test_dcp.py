@@ -309,3 +309,12 @@ def test_metadata_must_describe_the_files(dcp: Path, change: Callable[[Metadata]
     changed(dcp, change)
     found = refused(dcp)
     assert re.search(reason, found), found
+
+
+def test_two_models_in_one_checkpoint_are_refused(tmp_path: Path) -> None:
+    """The shorter name is not the better one: `ema` is an average that nobody asked for."""
+    tensors = saved(tmp_path / "hf", scrambled(BASE, ROWS))
+    averages = {name: one + 1 for name, one in tensors.items()}
+    dcp = save_with_torch(tmp_path / "dcp", {"model": tensors, "ema": averages})
+    with DcpFolder(dcp) as opened, pytest.raises(CheckpointError, match="several models"):
+        DcpWeights(opened, BASE, ROWS)
