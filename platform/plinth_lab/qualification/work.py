@@ -208,11 +208,13 @@ def speed(bench: Bench, trial: SpeedTrial) -> Iterator[Figure]:
     known = PUBLISHED.get((trial.preset, trial.kind)) if sheet and sheet[0] == PUBLISHED_ON else None
     how = f"micro batch {placed.micro} x {trial.sequence_tokens} tokens, ZeRO-{placed.zero_stage}"
     how += ", all blocks recomputed" if placed.recompute else ""
+    how += f", documents of {trials.MEAN_DOCUMENT:,} tokens on average"
     yield figure(
         "speed", trial.name, rate, "tokens/s per device", (known[0], "published", known[1]) if known else None, how
     )
     peak = sheet[1].bf16_flops if sheet else bench.speeds[0].flops[trial.precision] / bench.ranks
     against = "of the data sheet's BF16 peak" if sheet else "of the measured matrix products"
+    against += "; counts attention over whole sequences, although it stays within documents"
     used = rate * trials.flops_per_token(config) / peak
     yield figure("speed", f"{trial.name}: model FLOPs utilization", 100 * used, "%", None, against)
     if found["memory_bytes"]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,3 +186,22 @@ def test_the_command_needs_no_workspace_and_writes_a_page(capsys: pytest.Capture
     found = json.loads(capsys.readouterr().out)
     assert {one["section"] for one in found["figures"]} == {"devices", "tests"}
     assert Path(found["page"]).is_file()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_ends_the_measurement_and_its_folder(tmp_path: Path, number: int) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = ["-m", "plinth_jobs.cli", "qualify", "--only", "recovery", "--unsigned", "-w", str(tmp_path / "new")]
+    child = subprocess.Popen([sys.executable, *words], env={**os.environ, "TMPDIR": str(scratch)})
+    until = time.monotonic() + 600
+    while not list(scratch.glob("plinth-qualify-*/killed/**/events.jsonl")) and time.monotonic() < until:
+        assert child.poll() is None
+        time.sleep(0.1)
+    child.send_signal(number)
+    assert child.wait(600) != 0
+    assert not list(scratch.glob("plinth-qualify-*"))
+    assert not [
+        one.pid for one in psutil.process_iter(["cmdline"]) if str(scratch) in " ".join(one.info["cmdline"] or ())
+    ]

@@ -147,6 +147,8 @@ _OLMO_NAMES = {
 def _olmo_core(model: Model, rows: int) -> Tensors:
     if model.qkv_bias:
         raise _unsupported("OLMo-core", "qkv_bias: its attention has biases on all projections or on none")
+    if model.rotary_fraction < 1:
+        raise _unsupported("OLMo-core", "rotary_fraction: it rotates whole heads, so it would compute other numbers")
     attention, feed_forward = _block_norms(model)
     blocks = _OLMO_NAMES | {attention: "attention_norm", feed_forward: "feed_forward_norm"}
     names = {
