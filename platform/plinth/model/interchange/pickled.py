@@ -48,7 +48,7 @@ class InertRecord:
         return self.state.get(name) if isinstance(self.state, dict) else None
 
 
-class _Unpickler(pickle._Unpickler):  # type: ignore[misc,name-defined]
+class _Unpickler(pickle._Unpickler):
     """The unpickler in Python: the one in C grows its memo to any index that eight bytes name, up to 64 GB."""
 
     def __init__(self, stream: IO[bytes], persistent: Callable[[Any], Any] | None) -> None:
