@@ -77,7 +77,7 @@ class TransformersCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check the settings that decide which sequences are read in each step, because their numbers alone look right."""
+        """Check the settings that decide which sequences each step reads: their number alone looks right."""
         found = {name: getattr(args, name) for name in _ORDER}
         found["split_batches"] = bool(args.accelerator_config.split_batches)  # else a batch of all ranks is one rank's
         expected = {**_ORDER, "split_batches": False}

@@ -72,8 +72,8 @@ class LightningCallback(pl.Callback):  # type: ignore[misc]
         self.run.handle_signals()
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, index: int) -> None:
-        """Check that the micro batch belongs to the next step: another micro batch or `done` in `StepBatches` would train
-        all later steps on other texts."""
+        """Check that the micro batch belongs to the next step. With another micro batch or `done` in `StepBatches`, all
+        later steps would have other texts."""
         given, expected = batch.get("step") if isinstance(batch, dict) else None, self.run.done + 1
         if given != expected:
             raise TrainingError(
