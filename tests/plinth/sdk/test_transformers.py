@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from plinth.errors import RecipeError, TrainingError
 from plinth.model.folder import load_model
@@ -70,6 +69,8 @@ def test_a_batch_that_changes_is_refused(prepared: Prepared) -> None:
     ids=lambda one: next(iter(one)),
 )
 def test_settings_that_change_the_order_are_refused(prepared: Prepared, other: dict[str, Any]) -> None:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
     run = Run(configuration.write(prepared(COMMAND)), {})
     callback = hugging_face.TransformersCallback(run)
 
