@@ -29,6 +29,7 @@ from plinth_audit.takedown.removal_statement import TakedownStatement
 from plinth_extras.federated import exchange
 from plinth_lab.loop.decision import TryDecision
 from plinth_lab.loop.tries import Preregistration, Try, TryLog
+from plinth_lab.qualification.record import QUALIFICATIONS, Qualification
 from plinth_ops.checklists.review import CheckWaiver
 from plinth_ops.gamedays import run_days
 from plinth_ops.gamedays.gameday import GameDayRecord
@@ -108,6 +109,7 @@ BODIES: Mapping[RecordForm, type[BaseModel]] = {
     audit_log.CHECK_WAIVERS: written("CheckWaiverBody", CheckWaiver, ("by", "at")),
     TryLog("NAME").log: TRY,
     GAMEDAYS: written("GameDayBody", GameDayRecord, (), passed=(bool, ...)),
+    QUALIFICATIONS: Qualification,
 }
 
 

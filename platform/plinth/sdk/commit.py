@@ -108,18 +108,18 @@ def _stage(run: Run, folder: Path, model: Path | None) -> None:
         return
     for one in (folder, *([] if model is None else [model])):
         _require_plain(one)
+        _require_uncommitted(run, one)
     staged = checkpoint.stage(run.directory, run.done)
+    apart = model is not None and not model.resolve().is_relative_to(folder.resolve())
+    within = Path() if model is None or apart else model.resolve().relative_to(folder.resolve())
     with named_failures(staged):
         shutil.move(folder, staged / trainer.FOLDER)
+        source = model if model is not None and apart else staged / trainer.FOLDER / within
         target = staged / MODEL
-        if model is not None:
+        if model is not None or (source / CONFIG).exists():
             target.mkdir()
-            for path in _of_model(model):
-                shutil.move(path, target / path.name)
-        elif (staged / trainer.FOLDER / CONFIG).exists():
-            target.mkdir()
-            for path in _of_model(staged / trainer.FOLDER):
-                _link(path, target / path.name)
+            for path in _of_model(source):
+                (shutil.move if apart else _link)(path, target / path.name)
         digest = _parameters_sha256(run, target) if target.exists() else ""
         if not digest and run.final:
             raise CheckpointError(
@@ -141,6 +141,17 @@ def _require_plain(folder: Path) -> None:
             f"{folder} cannot be committed",
             found=f"{odd[0].relative_to(folder)} is not a regular file" if odd else "no files",
             expected="a folder of regular files, written on all ranks",
+        )
+
+
+def _require_uncommitted(run: Run, folder: Path) -> None:
+    """Check that moving a folder leaves the run as it is: its checkpoints are never changed after their commit."""
+    own, known = folder.resolve(), run.directory.checkpoints.resolve()
+    if own.is_relative_to(known) or run.directory.root.resolve().is_relative_to(own):
+        raise CheckpointError(
+            f"{folder} cannot be committed",
+            found="a committed checkpoint, or a folder around the run",
+            expected="a new folder, for example in `run.scratch`; `run.checkpoint` is only for reading",
         )
 
 

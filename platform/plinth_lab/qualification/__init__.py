@@ -12,6 +12,7 @@ Also here: the command `plinth qualify`, which loads the other modules when it r
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,14 +55,19 @@ def qualify(settings: Settings, only: tuple[str, ...], keep: bool, unsigned: boo
     ctx = settings.context()
     if not unsigned:
         Trust.of(ctx.workspace).signer(EVALUATOR)  # before minutes of measurement
-    scratch = Path(tempfile.mkdtemp(prefix="plinth-qualify-"))
+    scratch, ends = Path(tempfile.mkdtemp(prefix="plinth-qualify-")), (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in ends}
     try:
+        for number in (one for one in ends if before[one] is signal.SIG_DFL):  # `nohup` ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)  # else ranks would keep the devices
 
         def tell(name: str, done: int, total: int) -> None:
             output.line(f"{done + 1} of {total}: {name}", err=True)
 
         made = work.qualify(scratch, only, tell)
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if not keep:
             shutil.rmtree(scratch, ignore_errors=True)
     signed = "not signed: --unsigned"

@@ -91,7 +91,7 @@ def trained(config: RunConfig, rank: Rank, warmup: int, strict: bool) -> dict[st
 
 def linked(index: int, world: int) -> dict[str, float]:
     """Return the bus bandwidth of an all-reduce in bytes/s, by message size: 2 (n - 1) / n times the message's bytes
-    per second, as `nccl-tests` counts it."""
+    per second, as `nccl-tests` counts it; the median of all repetitions."""
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
@@ -113,7 +113,7 @@ def linked(index: int, world: int) -> dict[str, float]:
                 "an all-reduce returned wrong sums", found=f"{size} bytes over {world} ranks", expected=world,
                 remedy="check the links of this machine: `nvidia-smi topo -m`, `nvidia-smi nvlink -s`",
             )  # fmt: skip
-        found[str(size)] = 2 * (world - 1) / world * size / min(times[1:])
+        found[str(size)] = 2 * (world - 1) / world * size / statistics.median(times[1:])
     distributed.destroy_process_group()
     return found
 

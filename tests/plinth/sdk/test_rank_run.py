@@ -12,17 +12,20 @@ from pydantic import ValidationError
 import plinth.sdk
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
+from plinth.model.decoder import Decoder
 from plinth.model.parameters import Model, MuP
 from plinth.sdk import Run, commit
 from plinth.training import config as configuration
 from plinth.training import job
 from plinth.training.averaging import average
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig, identity, run_key
 from plinth.training.forensics.proof import audit
 from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.run import Average, Checkpoints, Training, Validation
-from plinth.training.parameters.trainer import ExternalTrainer
+from plinth.training.parameters.trainer import FOLDER, ExternalTrainer
 from plinth.training.telemetry.timeline import timeline
+from tests.model_folder import save_model
 
 Prepared = Callable[..., RunConfig]
 OWN = {"trainer": ExternalTrainer(command=("train",))}
@@ -128,3 +131,31 @@ def test_the_command_is_part_of_the_identity_and_of_the_job(prepared: Prepared) 
     plain = Training()
     assert "trainer" not in plain.model_dump(mode="json")
     assert run_key(plain, "m" * 64, "t" * 64) != run_key(Training.model_validate(OWN), "m" * 64, "t" * 64)
+
+
+def test_a_committed_checkpoint_and_a_folder_around_the_run_are_not_moved(run: Run, tmp_path: Path) -> None:
+    run.done = 4
+    (run.scratch / "first").mkdir(parents=True)
+    (run.scratch / "first" / "state").write_bytes(b"x")
+    run.commit(run.scratch / "first", 4)
+    earlier = checkpoint.path(run.directory, 4) / FOLDER
+    run.done = 8
+    for folder in (earlier, checkpoint.path(run.directory, 4), run.directory.root, tmp_path):
+        with pytest.raises(CheckpointError, match="cannot be committed"):
+            run.commit(folder, 8)
+    assert checkpoint.is_valid(run.directory, 4)
+
+
+@pytest.mark.parametrize("place", ["hf", "."])
+def test_the_model_may_be_in_the_committed_folder(run: Run, place: str) -> None:
+    run.done, folder = 4, run.scratch / "saved"
+    config = run.config
+    model = Decoder(config.model, config.vocab_size)
+    (folder / place).mkdir(parents=True)
+    (folder / "state").write_bytes(b"x")
+    save_model(folder / place, {name: one.detach() for name, one in model.named_parameters()}, run.model)
+    run.commit(folder, 4, model=folder / place)
+    committed = checkpoint.verify(run.directory, 4)
+    names = {"config.json", "model.safetensors"}
+    assert {path.name for path in (committed / "model").iterdir()} == names
+    assert names < {path.name for path in (committed / FOLDER).rglob("*")}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plinth.errors import RecipeError
+from plinth.errors import RecipeError, TrainingError
 from plinth.model.folder import load_model
 from plinth.sdk import Run
 from plinth.sdk.callbacks import hugging_face
@@ -57,3 +57,27 @@ def test_a_batch_that_changes_is_refused(prepared: Prepared) -> None:
     run = Run(configuration.write(config), {})
     with pytest.raises(RecipeError, match="same number of micro batches"):
         hugging_face.arguments(run)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"train_sampling_strategy": "random"},
+        {"ignore_data_skip": True},
+        {"accelerator_config": {"split_batches": True}},
+    ],
+    ids=lambda one: next(iter(one)),
+)
+def test_settings_that_change_the_order_are_refused(prepared: Prepared, other: dict[str, Any]) -> None:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    run = Run(configuration.write(prepared(COMMAND)), {})
+    callback = hugging_face.TransformersCallback(run)
+
+    def begin(**more: Any) -> None:
+        args = TrainingArguments(**{**hugging_face.arguments(run), **more}, use_cpu=True)
+        callback.on_train_begin(args, TrainerState(), TrainerControl())
+
+    begin()
+    with pytest.raises(TrainingError, match="in the run's order"):
+        begin(**other)

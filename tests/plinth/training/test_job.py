@@ -37,6 +37,7 @@ from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.optimizers import Optimizer, RotaryChange
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Checkpoints, Sinks, Telemetry, Training, Validation
+from plinth.training.parameters.trainer import ExternalTrainer
 from plinth.training.telemetry.timeline import of_history, timeline
 from plinth_registry import trained
 
@@ -107,6 +108,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "float8": "rowwise",
         "deepspeed": {"zero_optimization": {"zero_quantized_gradients": True}},
         "initial": InitialWeights(folder="llama", licence="MIT", vocabulary="mean"),
+        "trainer": ExternalTrainer(command=("train.py",)),
     }
     others = [config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") for name, value in decisive.items()]
     others += [config.run_key(TRAINING, "n", "t"), config.run_key(TRAINING, "m", "u")]

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from plinth.compute.context import Context
@@ -12,6 +19,7 @@ from plinth.errors import RequestError, SignatureError
 from plinth.launch.devices import DEVICES
 from plinth.storage.workspace import Workspace
 from plinth.training.attempts import this_host
+from plinth.training.config import RunConfig
 from plinth.training.telemetry.machine_speed import DeviceSpeed
 from plinth_jobs.cli import call
 from plinth_lab.qualification import record, trials, work
@@ -91,6 +99,63 @@ def test_the_page_shows_every_figure_and_escapes_names(tmp_path: Path) -> None:
     assert "a &lt;device&gt;" in page
 
 
+def test_deterministic_kernels_have_a_price_only_at_the_same_placement() -> None:
+    exact, free = BRIEF, BRIEF.model_copy(update={"deterministic": False})
+    kept = figure("speed", exact.name, 100.0, "tokens/s", None, "micro batch 4")
+    for note, value, state in (("micro batch 4", 10.0, "ok"), ("micro batch 2", None, "not measured")):
+        [price] = work._prices((exact, free), [kept, figure("speed", free.name, 110.0, "tokens/s", None, note)])
+        assert (price.value and round(price.value), price.state) == (value, state)
+
+
+def test_skipped_tests_prove_nothing() -> None:
+    states = {"2 passed, 3 skipped in 4s": (0, "ok"), "5 skipped in 1s": (0, "not measured"), "1 failed": (1, "failed")}
+    assert all(work.judged_tests(said, status).state == state for said, (status, state) in states.items())
+
+
+def test_steps_before_the_restart_are_no_recovery() -> None:
+    step = {"event": "step", "time": 2.0}
+    restart = {"event": "restart", "time": 3.0, "lost_steps": 1}
+    assert [one.state for one in work._after_kill([step, restart], 1.0)] == ["failed"]  # type: ignore[list-item]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", [OSError(28, "No space left on device"), subprocess.TimeoutExpired("pytest", 1800)], ids=["disk", "time"]
+)
+def test_a_fault_of_the_machine_is_a_figure_and_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def failing(bench: work.Bench) -> Iterator[Figure]:
+        raise fault
+        yield
+
+    monkeypatch.setitem(work.MEASUREMENTS, "links", failing)
+    found = work.qualify(tmp_path, ("devices", "links"), own=(BRIEF,))
+    assert [type(fault).__name__ in one.note for one in found.failed] == [True]
+    assert len(found.figures) > 1
+
+
+@pytest.mark.exhaustive
+def test_an_interrupt_leaves_no_rank_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def interrupted(config: RunConfig) -> float:
+        until = time.monotonic() + 600
+        while not (ranks := work._ranks_of(config)) and time.monotonic() < until:
+            time.sleep(0.05)
+        seen.extend(ranks)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, "_kill_a_rank", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work.qualify(tmp_path, ("recovery",), own=(BRIEF,))
+    assert seen
+    assert not any(process.is_running() for process in seen)
+    assert not any(
+        str(tmp_path) in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    )
+
+
 @pytest.mark.slow
 def test_links_and_speed_of_this_machine(tmp_path: Path) -> None:
     """The refused trial is a figure with the rank's reason, and the next one is measured all the same."""
@@ -121,3 +186,22 @@ def test_the_command_needs_no_workspace_and_writes_a_page(capsys: pytest.Capture
     found = json.loads(capsys.readouterr().out)
     assert {one["section"] for one in found["figures"]} == {"devices", "tests"}
     assert Path(found["page"]).is_file()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_ends_the_measurement_and_its_folder(tmp_path: Path, number: int) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = ["-m", "plinth_jobs.cli", "qualify", "--only", "recovery", "--unsigned", "-w", str(tmp_path / "new")]
+    child = subprocess.Popen([sys.executable, *words], env={**os.environ, "TMPDIR": str(scratch)})
+    until = time.monotonic() + 600
+    while not list(scratch.glob("plinth-qualify-*/killed/**/events.jsonl")) and time.monotonic() < until:
+        assert child.poll() is None
+        time.sleep(0.1)
+    child.send_signal(number)
+    assert child.wait(600) != 0
+    assert not list(scratch.glob("plinth-qualify-*"))
+    assert not [
+        one.pid for one in psutil.process_iter(["cmdline"]) if str(scratch) in " ".join(one.info["cmdline"] or ())
+    ]

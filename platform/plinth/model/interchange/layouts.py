@@ -147,6 +147,8 @@ _OLMO_NAMES = {
 def _olmo_core(model: Model, rows: int) -> Tensors:
     if model.qkv_bias:
         raise _unsupported("OLMo-core", "qkv_bias: its attention has biases on all projections or on none")
+    if model.rotary_fraction < 1:
+        raise _unsupported("OLMo-core", "rotary_fraction: it rotates whole heads, so it would compute other numbers")
     attention, feed_forward = _block_norms(model)
     blocks = _OLMO_NAMES | {attention: "attention_norm", feed_forward: "feed_forward_norm"}
     names = {
@@ -245,7 +247,7 @@ def recognized(names: Mapping[str, object]) -> tuple[str, str]:
     """Return the layout of a checkpoint by the names of its tensors, and the prefix of the model's names.
 
     Raises:
-        CheckpointError: no layout's input embedding is there.
+        CheckpointError: no layout's input embedding is there, or those of several models, such as a copy of averages.
     """
     found = {
         (name[: -len(layout.embedding)], kind)
@@ -259,5 +261,12 @@ def recognized(names: Mapping[str, object]) -> tuple[str, str]:
             found=", ".join(sorted(names)[:5]) or "no tensors",
             expected=f"a tensor {', '.join(one.embedding for one in LAYOUTS.values())}, or one whose name ends so",
         )
-    prefix, kind = min(found, key=lambda one: (len(one[0]), one))
+    if len(found) > 1:
+        raise CheckpointError(
+            "the checkpoint has several models",
+            found=", ".join(sorted(f"{prefix}{LAYOUTS[kind].embedding}" for prefix, kind in found)),
+            expected="one input embedding",
+            remedy="save the model alone, without averages of its weights",
+        )
+    ((prefix, kind),) = found
     return kind, prefix

@@ -8,6 +8,7 @@ write checkpoints are accepted, so a pickle that was made to attack other reader
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -47,7 +48,9 @@ class InertRecord:
         return self.state.get(name) if isinstance(self.state, dict) else None
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """The unpickler in Python: the one in C grows its memo to any index that eight bytes name, up to 64 GB."""
+
     def __init__(self, stream: IO[bytes], persistent: Callable[[Any], Any] | None) -> None:
         super().__init__(stream)
         self._persistent, self._classes = persistent, dict[tuple[str, str], type[InertRecord]]()
@@ -75,7 +78,7 @@ def read(stream: IO[bytes], persistent: Callable[[Any], Any] | None = None) -> A
     """
     try:
         return _Unpickler(stream, persistent).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, IndexError, KeyError, ImportError) as error:
+    except (pickle.UnpicklingError, struct.error, EOFError, LookupError, AttributeError, TypeError) as error:
         raise ValueError(f"the pickle cannot be read: {error or type(error).__name__}") from error
     except (MemoryError, OverflowError, RecursionError) as error:
         raise ValueError(f"the pickle is too large or nested: {type(error).__name__}") from error

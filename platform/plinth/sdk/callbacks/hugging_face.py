@@ -15,10 +15,13 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from plinth.errors import RecipeError
+from plinth.errors import RecipeError, TrainingError
 from plinth.sdk.rank_run import Run
 
 PACKAGES = ("transformers", "accelerate")
+
+#: Fields of `TrainingArguments` that decide the order, and their only values. The default order is random.
+_ORDER = {"train_sampling_strategy": "sequential", "ignore_data_skip": False}
 
 
 def arguments(run: Run, micro_batch: int = 0) -> dict[str, Any]:
@@ -70,6 +73,21 @@ class TransformersCallback(TrainerCallback):
 
     def __init__(self, run: Run) -> None:
         self.run = run
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check the settings that decide which sequences each step reads: their number alone looks right."""
+        found = {name: getattr(args, name) for name in _ORDER}
+        found["split_batches"] = bool(args.accelerator_config.split_batches)  # else a batch of all ranks is one rank's
+        expected = {**_ORDER, "split_batches": False}
+        if wrong := [name for name in expected if found[name] != expected[name]]:
+            raise TrainingError(
+                "transformers.Trainer would not read the sequences in the run's order",
+                found=", ".join(f"{name} {found[name]}" for name in wrong),
+                expected=", ".join(f"{name} {expected[name]}" for name in wrong),
+                remedy="build TrainingArguments from `hugging_face.arguments(run)`",
+            )
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

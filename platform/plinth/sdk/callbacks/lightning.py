@@ -14,7 +14,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from plinth.errors import RecipeError
+from plinth.errors import RecipeError, TrainingError
 from plinth.sdk.rank_run import Run
 
 PACKAGES = ("lightning",)
@@ -72,6 +72,15 @@ class LightningCallback(pl.Callback):  # type: ignore[misc]
         self.run.handle_signals()
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, index: int) -> None:
+        """Check that the micro batch belongs to the next step. With another micro batch or `done` in `StepBatches`, all
+        later steps would have other texts."""
+        given, expected = batch.get("step") if isinstance(batch, dict) else None, self.run.done + 1
+        if given != expected:
+            raise TrainingError(
+                f"step {expected} of Lightning's trainer got another micro batch",
+                found="a batch without `step`" if given is None else f"a micro batch of step {int(given)}",
+                expected="micro batches of `StepBatches`, with the micro batch of `arguments` and `done=run.resumed`",
+            )
         if self._count == 0:
             self.run.begin()
 
