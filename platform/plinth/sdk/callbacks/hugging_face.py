@@ -79,7 +79,8 @@ class TransformersCallback(TrainerCallback):
     ) -> None:
         """Check the settings that decide which sequences each step reads: their number alone looks right."""
         found = {name: getattr(args, name) for name in _ORDER}
-        found["split_batches"] = bool(args.accelerator_config.split_batches)  # else a batch of all ranks is one rank's
+        split = getattr(args.accelerator_config, "split_batches", False)  # then a batch of all ranks is one rank's
+        found["split_batches"] = bool(split)
         expected = {**_ORDER, "split_batches": False}
         if wrong := [name for name in expected if found[name] != expected[name]]:
             raise TrainingError(
