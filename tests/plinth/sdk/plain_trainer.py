@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,9 @@ def fault(run: plinth.sdk.Run, at: str, step: int) -> None:
             done.touch()
             number = one.get("signal", signal.SIGKILL)
             os.kill(os.getppid() if number == signal.SIGTERM else os.getpid(), number)
+            until = time.monotonic() + 60
+            while not run._signal and time.monotonic() < until:  # the supervisor passes the request on
+                time.sleep(0.01)
 
 
 def planned(at: str) -> bool:
