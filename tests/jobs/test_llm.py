@@ -63,6 +63,7 @@ def rows(workspace: Path, asset: str) -> list[dict[str, Any]]:
     return [row for blob in blobs for row in pq.read_table(blob).to_pylist()]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_rewritten_bucket_from_an_outage_to_a_takedown(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"

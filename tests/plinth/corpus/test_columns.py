@@ -14,7 +14,7 @@ from plinth.errors import IntegrityError
 from plinth.storage.workspace import Workspace
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=8),
     st.sampled_from([1, 3]),

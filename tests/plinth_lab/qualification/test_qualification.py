@@ -156,6 +156,7 @@ def test_an_interrupt_leaves_no_rank_behind(tmp_path: Path, monkeypatch: pytest.
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_links_and_speed_of_this_machine(tmp_path: Path) -> None:
     """The refused trial is a figure with the rank's reason, and the next one is measured all the same."""
