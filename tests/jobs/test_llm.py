@@ -1,4 +1,4 @@
-"""A language model in the tiny pipeline: labels, a student's bucket of rewritten documents, an outage, a takedown."""
+"""A language model in the tiny pipeline: labels, a bucket of rewritten documents, an outage, a takedown, a release."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ def test_a_rewritten_bucket_from_an_outage_to_a_takedown(tmp_path: Path) -> None
 
         source = _derived_from(workspace)
         _takedown(workspace, recipe, source, llm)
+        _release(workspace, recipe)
 
 
 def _outage(workspace: Path, recipe: Path, llm: Llm) -> set[str]:
@@ -129,3 +130,13 @@ def _takedown(workspace: Path, recipe: Path, source: dict[str, Any], llm: Llm) -
     assert len(llm.prompts) == before
     assert source["retold"] not in {row["id"].hex() for row in rows(workspace, "retold/documents")}
     assert source["id"] not in {row["id"] for row in rows(workspace, "prose/documents")}
+
+
+def _release(workspace: Path, recipe: Path) -> None:
+    """The bucket is trained on and released, and `explain` leads from the source to the steps that read it."""
+    plinth(workspace, "run", "-r", recipe, "--workers", 2)
+    assert answer(workspace, "verify", "champion", run=here)["release"] == "tiny/1"
+    trained = [row["id"].hex() for row in rows(workspace, "retold/verdicts") if row["decision"] == "train"]
+    shown = [answer(workspace, "explain", one, run=here) for one in trained[:5]]
+    assert all(one["derived_from"][0]["bucket"] == "prose" for one in shown)
+    assert any(one["trained"] for one in shown), shown[0].keys()
