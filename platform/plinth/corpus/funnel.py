@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plinth.compute.context import Context, manifest, sum_stats
@@ -81,9 +81,10 @@ def run(
         for bucket in sorted(documents)
     }
     total = sum_stats(counted.values())
+    stages = stages_of(total["verdicts"])  # of any bucket: a stage that a bucket does not have removes nothing from it
     stats: dict[str, Any] = {
-        "buckets": {bucket: _account(counts, padding(mixture, bucket)) for bucket, counts in counted.items()},
-        "total": _account(total, padding(mixture)),
+        "buckets": {bucket: _account(counts, stages, padding(mixture, bucket)) for bucket, counts in counted.items()},
+        "total": _account(total, stages, padding(mixture)),
     }
     for bucket, own in (sources or {}).items():
         if found := published(own, documents[bucket]):
@@ -104,20 +105,20 @@ def _counts(documents: Manifest) -> dict[str, Any]:
     }
 
 
-def _account(counts: Mapping[str, Any], r_pad: float) -> dict[str, Any]:
+def _account(counts: Mapping[str, Any], stages: Sequence[str], r_pad: float) -> dict[str, Any]:
     verdicts, curated = counts["verdicts"], counts["curated"] or _foreseen(counts["verdicts"])
-    stages = [_documents_stage(counts["documents"]), *_cascade(verdicts)]
+    rows = [_documents_stage(counts["documents"]), *_cascade(verdicts, stages)]
     if counts["curated"]:
-        stages.append(_curated_stage(verdicts, curated))
+        rows.append(_curated_stage(verdicts, curated))
     tokens = counts["tokens"]
     rate = tokens / curated["text_bytes"] if curated["text_bytes"] else 0.0
     return {
-        "stages": [_with_tokens(row, rate) for row in stages],
+        "stages": [_with_tokens(row, rate) for row in rows],
         "rules": _rules(verdicts),
         "edits": _edits(curated),
         "trained": {"documents": curated["documents"], "bytes": curated["text_bytes"], "tokens": tokens},
         "held_out": {"documents": curated["heldout_documents"], "bytes": curated["heldout_bytes"]},
-        "effective": effective(counts["documents"], stages, curated["text_bytes"], tokens, r_pad),
+        "effective": effective(counts["documents"], rows, curated["text_bytes"], tokens, r_pad),
     }
 
 
@@ -190,11 +191,11 @@ def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
     return [*before, *sorted(found - set(CASCADE)), *(stage for stage in _AFTER if stage in found)]
 
 
-def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the stages that remove documents from training. Counts are marginal: each stage counts only documents that
-    earlier stages kept."""
+def _cascade(verdicts: Mapping[str, Any], stages: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of stages that remove documents from training. Counts are marginal: each stage counts only
+    documents that earlier stages kept."""
     rows, documents, size = [], verdicts["documents"], verdicts["bytes"]
-    for stage in stages_of(verdicts):
+    for stage in stages:
         removed, removed_bytes = verdicts["stages"].get(stage, 0), verdicts["stage_bytes"].get(stage, 0)
         if stage == "policy":
             reasons = _policy_reasons(verdicts)

@@ -56,7 +56,7 @@ def funnel(stats: Mapping[str, Any]) -> Figure:
     bucket."""
     buckets = sorted(stats["buckets"])
     stages = [row["stage"] for row in stats["total"]["stages"]]
-    left = [_left(stats["buckets"][bucket]["stages"], stages) for bucket in buckets]
+    left = [_left(stats["buckets"][bucket]["stages"]) for bucket in buckets]
     names = ["in", *stages] if _rejected(stats["total"]["stages"]) else stages
     left = [row if len(names) > len(stages) else row[1:] for row in left]
     fig = _figure(0.62 * len(names) + 0.75)
@@ -178,13 +178,10 @@ def _figure(height: float) -> Figure:
     return Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
 
 
-def _left(rows: Sequence[Mapping[str, Any]], stages: Sequence[str]) -> list[float]:
-    """Return the number of documents that enter the first stage, followed by the number that remain after each of
-    `stages`. A stage that a bucket does not have removes nothing from it."""
-    after, left = {row["stage"]: float(row["documents_out"]) for row in rows}, [float(rows[0]["documents_in"])]
-    for stage in stages:
-        left.append(after.get(stage, left[-1]))
-    return left
+def _left(stages: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the number of documents that enter the first stage, followed by the number that remain after each
+    stage."""
+    return [float(stages[0]["documents_in"]), *(float(row["documents_out"]) for row in stages)]
 
 
 def _rejected(stages: Sequence[Mapping[str, Any]]) -> bool:

@@ -84,15 +84,6 @@ def test_a_short_run_still_draws(steps: list[dict[str, Any]]) -> None:
     assert width(png(figures.loss, steps)) > 700
 
 
-def test_a_bucket_without_a_stage_of_another_bucket_still_draws(funnel: dict[str, Any]) -> None:
-    """Only rewritten buckets have the stage `source`."""
-    last = funnel["total"]["stages"][-1]
-    funnel["total"]["stages"].append(last | {"stage": "source", "removed": 0})
-    bucket = next(iter(funnel["buckets"].values()))
-    bucket["stages"].append(bucket["stages"][-1] | {"stage": "source", "removed": 0})
-    assert "− source" in svg(figures.funnel, funnel, title="t")
-
-
 def test_an_empty_bucket_still_draws(funnel: dict[str, Any]) -> None:
     for account in (*funnel["buckets"].values(), funnel["total"]):
         for row in account["stages"]:

@@ -142,6 +142,18 @@ def test_any_stage_that_the_verdicts_have_is_in_its_place(tiny: Any, corpus: Any
     assert made["effective"]["r_dup"] == pytest.approx(plain["effective"]["r_dup"] + 350 / kept)
 
 
+def test_a_stage_of_one_bucket_is_in_the_rows_of_all(tiny: Any, corpus: Any) -> None:
+    """Only rewritten buckets have the stage `source`; figures draw the rows of all buckets next to each other."""
+    own = corpus.verdicts["a"].stats
+    one = with_stats(
+        corpus.verdicts["a"], stages={**own["stages"], "source": 1}, stage_bytes={**own["stage_bytes"], "source": 9}
+    )
+    made = funnel.run(tiny.ctx, corpus.documents, {**corpus.verdicts, "a": one}).stats
+    rows = {name: {row["stage"]: row for row in made["buckets"][name]["stages"]} for name in ("a", "b")}
+    assert list(rows["a"]) == list(rows["b"]) == [row["stage"] for row in made["total"]["stages"]]
+    assert (rows["a"]["source"]["removed"], rows["b"]["source"]["removed"]) == (1, 0)
+
+
 def test_rules_fire_first_and_alone(tiny: Any) -> None:
     docs = [tiny.Doc("a b", fired=("x",)), tiny.Doc("c d e", fired=("x", "y")), tiny.Doc("f g h i"), tiny.Doc("j k")]
     corpus = tiny.corpus({"a": [docs]})
