@@ -24,12 +24,11 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from plinth.errors import MissingError
-from plinth.storage.workspace import Workspace
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.tokens.reading.loader import Loader, prefetched
 from plinth.tokens.reading.shard_sources import proved_batches
 from plinth.training.config import RunConfig
-from plinth.training.data import open_loader
+from plinth.training.data import run_loader
 
 Form = Literal["padded", "flat"]
 
@@ -84,7 +83,7 @@ class StepBatches(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
         first, stride = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        loader = opened(self.config, self.rank, self.world, self.micro_batch)
+        loader = run_loader(self.config, self.rank, self.world, self.micro_batch)
         steps = proved_batches(loader, self.done, self.config.total_steps, self.config.reading.ahead)
         number = 0
         for share in prefetched(steps, loader.prefetch):
@@ -128,32 +127,12 @@ class OrderedSequences(Dataset[dict[str, Any]]):
 
     @cached_property
     def _loader(self) -> Loader:
-        return opened(self.config, 0, 1, 1)
+        return run_loader(self.config, 0, 1, 1)
 
     def _item(self, index: int) -> dict[str, Any]:
         if not 0 <= index < len(self):
             raise MissingError(f"no sequence {index}", expected=f"0 to {len(self) - 1}")
         return {name: column[0] for name, column in padded(self._loader.at(index, index + 1)).items()}
-
-
-def opened(config: RunConfig, rank: int, world: int, micro_batch: int) -> Loader:
-    """Return the loader of a run's order for one of `world` ranks.
-
-    Raises:
-        RecipeError: the global batch does not divide into ranks and micro batches.
-        MissingError, IntegrityError: manifests or shards are absent or have changed.
-    """
-    return open_loader(
-        Workspace(config.workspace),
-        config.mixture,
-        config.shards.values(),
-        config.reading,
-        config.blocks,
-        global_batch=config.draws,
-        micro_batch=micro_batch,
-        rank=rank,
-        world=world,
-    )
 
 
 def _columns(batch: CompactBatch) -> dict[str, torch.Tensor]:

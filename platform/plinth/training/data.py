@@ -163,10 +163,14 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     return stream
 
 
-def run_loader(config: RunConfig, rank: int, world: int) -> Loader:
+def run_loader(config: RunConfig, rank: int, world: int, micro_batch: int | None = None) -> Loader:
     """Return the loader of the run's data order for the data rank with number `rank` of `world`.
 
+    Args:
+        micro_batch: sequences per micro batch; the run's own if None.
+
     Raises:
+        RecipeError: the global batch does not divide into ranks and micro batches.
         MissingError, IntegrityError: manifests or shards are absent or have changed.
     """
     return open_loader(
@@ -176,7 +180,7 @@ def run_loader(config: RunConfig, rank: int, world: int) -> Loader:
         config.reading,
         config.blocks,
         global_batch=config.draws,
-        micro_batch=config.micro_batch_sequences,
+        micro_batch=micro_batch or config.micro_batch_sequences,
         rank=rank,
         world=world,
     )

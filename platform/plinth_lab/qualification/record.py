@@ -23,8 +23,8 @@ from plinth.trust.signed_log import SignedLog
 
 State = Literal["ok", "low", "failed", "not measured"]
 
-#: Lowest share of a reference that is not reported as low, by kind of reference. Large products reach 60% to 80% of a
-#: data sheet's peak, copies about 90% of the memory bandwidth, and all-reduce 70% to 85% of the links.
+#: Lowest share of a reference that is not reported as low, by kind of reference. Chosen, not measured: a data sheet
+#: states a peak that no program reaches, and a published speed was reached by a program.
 LOWEST: Final[Mapping[str, float]] = {"data sheet": 0.6, "published": 0.8}
 
 #: Published tokens per second and GPU on H100, by preset and precision: OLMo-core (1B) and torchtitan (8B).

@@ -15,13 +15,13 @@ from torch.utils.data import DataLoader
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RecipeError
 from plinth.records import Manifest
-from plinth.sdk.data import IGNORED, OrderedSequences, StepBatches, flat, opened, padded
+from plinth.sdk.data import IGNORED, OrderedSequences, StepBatches, flat, padded
 from plinth.tokens.order.batch import documents_of_step
 from plinth.tokens.order.steps import BatchChange
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.tokens.shards.reader import open_streams
 from plinth.training.config import RunConfig
-from plinth.training.data import open_batches
+from plinth.training.data import open_batches, run_loader
 
 STEPS = 12
 Prepared = Callable[..., RunConfig]
@@ -122,7 +122,7 @@ def test_a_batch_schedule_is_followed(prepared: Prepared) -> None:
 
 def test_an_uneven_division_is_refused(config: RunConfig) -> None:
     with pytest.raises(RecipeError, match="does not divide"):
-        opened(config, 0, 3, 1)
+        run_loader(config, 0, 3, 1)
 
 
 def compact() -> CompactBatch:
