@@ -84,6 +84,9 @@ $(VENV)/.setup-dev: $(VENV)/.kernels
 	@echo "installing what the tests need"
 	$(call install,--editable '.[train$(comma)dev]')
 
+$(VENV)/.setup-peers: tests/peers.txt $(VENV)/.setup-dev
+	$(call install,--no-deps --requirement tests/peers.txt)
+
 $(VENV)/.setup-bench: $(VENV)/.setup-dev
 	@echo "installing the peers that benchmarks run beside Plinth"
 	$(call install,--editable '.[train$(comma)dev$(comma)bench]')
@@ -99,7 +102,7 @@ define bring
 	fi
 endef
 
-setup-test: $(VENV)/.setup-dev ## install test dependencies other than Python: a Chromium, a Slurm, groff, a Prometheus with Alertmanager, a PKCS#11 token, an Apache, a PostgreSQL
+setup-test: $(VENV)/.setup-peers ## install test dependencies other than Python: a Chromium, a Slurm, groff, a Prometheus with Alertmanager, a PKCS#11 token, an Apache, a PostgreSQL
 	$(call bring,Chromium,command -v chromium || command -v chromium-browser || command -v google-chrome,chromium)
 	$(call bring,Slurm,command -v slurmctld && command -v slurmd && command -v sbatch && command -v munged,$(SLURM))
 	$(call bring,groff,command -v groff,groff-base)
