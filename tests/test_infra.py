@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plinth_jobs import instance, recipes
+from plinth_jobs import instance, recipes, servers
 from tests.kubernetes_server import refuse_unknown
 
 INFRA = Path(__file__).resolve().parents[1] / "infra"
@@ -144,7 +144,8 @@ def test_the_network_is_closed_but_for_what_is_named(cluster: list[Manifest]) ->
     opened = {port["port"] for rule in policies["control-plane"]["ingress"] for port in rule["ports"]}
     assert opened == {port["port"] for port in service["spec"]["ports"]}
     settings = next(each["data"] for each in cluster if each["kind"] == "ConfigMap")
-    assert opened == {int(settings["PLINTH_DAGSTER_PORT"]), int(settings["PLINTH_MLFLOW_PORT"])}
+    assert opened == {int(settings[f"PLINTH_{name}_PORT"]) for name in ("DAGSTER", "MLFLOW", "CORPUS")}
+    assert settings["PLINTH_CORPUS"] == f"http://{servers.HOST}:{servers.CORPUS_PORT}"
     assert settings["PLINTH_MLFLOW"].endswith(f":{settings['PLINTH_MLFLOW_SERVER_PORT']}")
     asked = set(re.findall(r"\$\{(PLINTH_\w+)\}", (INFRA / "apache" / "plinth.conf").read_text()))
     assert asked - settings.keys() == {"PLINTH_PROXY_SECRET"}  # of a Secret

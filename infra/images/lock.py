@@ -26,7 +26,7 @@ BUILD = ("hatchling", "editables", "setuptools", "wheel", "packaging", "ninja")
 #: In a lock, before those.
 SOURCES = "# built from source, with what is above"
 EXTRAS = {
-    "control": ("s3", "postgres", "kubernetes", "hsm"),
+    "control": ("s3", "postgres", "kubernetes", "hsm", "page"),
     "worker": ("s3", "ray", "ner", "pdf", "latex"),
     "trainer": ("train", "s3", "ray", "transformers", "tasks", "gpu", "quantised", "dp", "tensorboard", "wandb"),
 }

@@ -228,24 +228,25 @@ class Front(NamedTuple):
 
     dagster: str
     mlflow: str
+    corpus: str
     person: str
     password: str
 
 
 def planned(person: str) -> Front:
     """Choose free ports of this machine for the proxy, and a new password for the person."""
-    dagster, mlflow = (f"https://localhost:{free_port()}" for _ in range(2))
-    return Front(dagster, mlflow, person, secrets.token_urlsafe(12))
+    dagster, mlflow, corpus = (f"https://localhost:{free_port()}" for _ in range(3))
+    return Front(dagster, mlflow, corpus, person, secrets.token_urlsafe(12))
 
 
 @contextmanager
 def apache(
-    folder: Path, certificate: Certificate, front: Front, dagster: str, mlflow: str, secret: str
+    folder: Path, certificate: Certificate, front: Front, dagster: str, mlflow: str, corpus: str, secret: str
 ) -> Iterator[None]:
-    """Run Apache as a proxy for the addresses `dagster` and `mlflow` until the `with` block ends.
+    """Run Apache as a proxy for the addresses `dagster`, `mlflow` and `corpus` until the `with` block ends.
 
     Args:
-        secret: shared secret that Apache sends to MLflow with the person's name.
+        secret: shared secret that Apache sends to MLflow and to the corpus page with the person's name.
 
     Raises:
         MissingError, PlinthError: Apache is not installed, or does not start.
@@ -269,6 +270,8 @@ def apache(
         "PLINTH_DAGSTER_PORT": front.dagster.rpartition(":")[2],
         "PLINTH_MLFLOW": mlflow,
         "PLINTH_MLFLOW_PORT": front.mlflow.rpartition(":")[2],
+        "PLINTH_CORPUS": corpus,
+        "PLINTH_CORPUS_PORT": front.corpus.rpartition(":")[2],
         "PLINTH_PROXY_SECRET": secret,
     }
     process = processes.start([program, "-f", str(settings), "-D", "FOREGROUND"], own=own)
@@ -357,9 +360,12 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
             stack.callback(stop_server, workspace)
             dagster, mlflow = f"http://{servers.HOST}:{dagster_port}", ensure_server(workspace)
             certificate = Certificate(folder / "authority.pem", folder / "server.pem", folder / "server.key")
-            stack.enter_context(apache(folder, certificate, front, dagster, mlflow, secret))
+            corpus_port = servers.free_corpus_port()
+            corpus = f"http://{servers.HOST}:{corpus_port or servers.CORPUS_PORT}"
+            stack.enter_context(apache(folder, certificate, front, dagster, mlflow, corpus, secret))
+            os.environ.update(PLINTH_CORPUS_ORIGINS=front.corpus, PLINTH_CORPUS_EDITORS=front.person)
             print(_welcome(folder, front), flush=True)
-            return servers.up(workspace.root, recipe_path, dagster_port, pages_port, (front.dagster,))
+            return servers.up(workspace.root, recipe_path, dagster_port, pages_port, (front.dagster,), corpus_port)
     finally:
         _end_users(folder)
         os.environ.clear()
@@ -426,7 +432,7 @@ def _shell(environment: dict[str, str]) -> str:
 
 def _welcome(folder: Path, front: Front) -> str:
     return (
-        f"Dagster  {front.dagster}\nMLflow   {front.mlflow}\nlogin    {front.person} {front.password}\n"
+        f"Dagster  {front.dagster}\nMLflow   {front.mlflow}\nCorpus   {front.corpus}\nlogin    {front.person} {front.password}\n"
         f"trust    {folder / 'authority.pem'}\nuse      . {folder / ENVIRONMENT}   # then any plinth command\n"
         "Objects are in memory; everything is deleted when this command ends. Behind the proxy, on loopback:"
     )

@@ -64,11 +64,13 @@ def up(
     dagster_port: int = 3000,
     pages_port: int = 3001,
     origins: Sequence[str] = (),
+    corpus_port: int | None = None,
 ) -> int:
     """Serve a workspace until interrupted. Schedules and sensors are active while the servers run.
 
     Args:
         origins: public addresses of a proxy in front of Dagster.
+        corpus_port: port of the corpus page; by default, the first free one of `free_corpus_port`.
 
     Raises:
         PlinthError: a port is in use, or the recipe is invalid.
@@ -77,7 +79,7 @@ def up(
     recipe_path = remember(space.root, recipe_path)
     _require_free(dagster_port, "Dagster pages", "--dagster-port")
     _require_free(pages_port, "pages of the workspace", "--pages-port")
-    corpus_port = _free_from(CORPUS_PORT) if _has_corpus_page() else None
+    corpus_port = corpus_port or free_corpus_port()
     corpus = f"http://{HOST}:{corpus_port}/" if corpus_port else ""
     running.note(space, f"http://{HOST}:{dagster_port}/", f"http://{HOST}:{pages_port}/", corpus)
     metrics_port = _free_from(METRICS_PORT)
@@ -210,9 +212,9 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
 _NO_CORPUS_PAGE = "Corpus   not served: pip install 'plinth[page]'"
 
 
-def _has_corpus_page() -> bool:
-    """Return True if the corpus page and the library that it needs are installed."""
-    return "corpus page" in installed() and find_spec("duckdb") is not None
+def free_corpus_port() -> int | None:
+    """Return a port for the corpus page, or None if the page or the library that it needs is not installed."""
+    return _free_from(CORPUS_PORT) if "corpus page" in installed() and find_spec("duckdb") is not None else None
 
 
 def _ring_server(log: Path, space: Workspace, recipe_path: Path, *words: str) -> subprocess.Popen[bytes]:

@@ -38,9 +38,19 @@ PORT = 3011
 @shared
 @recipe_option
 @click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True)
-@click.option("--origin", multiple=True, metavar="URL", help="Public address of a proxy with a login; repeatable.")
 @click.option(
-    "--editor", multiple=True, metavar="NAME", help="Person who may save rules through the proxy; repeatable."
+    "--origin",
+    multiple=True,
+    envvar="PLINTH_CORPUS_ORIGINS",
+    metavar="URL",
+    help="Public address of a proxy with a login; repeatable.",
+)
+@click.option(
+    "--editor",
+    multiple=True,
+    envvar="PLINTH_CORPUS_EDITORS",
+    metavar="NAME",
+    help="Person who may save rules through the proxy; repeatable.",
 )
 @click.option("--with-parent", is_flag=True, hidden=True, help="Exit when the parent process exits.")
 def page(settings: Settings, port: int, origin: tuple[str, ...], editor: tuple[str, ...], with_parent: bool) -> None:

@@ -163,10 +163,10 @@ def test_up_full_asks_for_a_login_over_tls_and_leaves_nothing(tmp_path: Path) ->
             if "Ctrl-C" in line:
                 break
         try:
-            found = dict(re.findall(r"^(Dagster|MLflow|login|trust) +(.*)$", said.partition("Behind")[0], re.M))
+            found = dict(re.findall(r"^(Dagster|MLflow|Corpus|login|trust) +(.*)$", said.partition("Behind")[0], re.M))
             account, folder = tuple(found["login"].split()), Path(found["trust"]).parent
             search = "/api/2.0/mlflow/experiments/search?max_results=1"
-            for name, path in (("Dagster", "/server_info"), ("MLflow", search)):
+            for name, path in (("Dagster", "/server_info"), ("MLflow", search), ("Corpus", "/static/page.css")):
                 address = found[name] + path
                 assert requests.get(address, verify=found["trust"], timeout=60).status_code == 401
                 wrong = (account[0], "guessed")

@@ -75,6 +75,6 @@ def test_a_port_in_use_and_a_missing_library_are_named(
 
 def test_plinth_up_serves_it_where_its_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PORT == servers.CORPUS_PORT
-    assert servers._has_corpus_page()
+    assert servers.free_corpus_port() is not None
     monkeypatch.setattr(servers, "find_spec", lambda name: None)
-    assert not servers._has_corpus_page()
+    assert servers.free_corpus_port() is None
