@@ -432,7 +432,8 @@ def _shell(environment: dict[str, str]) -> str:
 
 def _welcome(folder: Path, front: Front) -> str:
     return (
-        f"Dagster  {front.dagster}\nMLflow   {front.mlflow}\nCorpus   {front.corpus}\nlogin    {front.person} {front.password}\n"
+        f"Dagster  {front.dagster}\nMLflow   {front.mlflow}\nCorpus   {front.corpus}\n"
+        f"login    {front.person} {front.password}\n"
         f"trust    {folder / 'authority.pem'}\nuse      . {folder / ENVIRONMENT}   # then any plinth command\n"
         "Objects are in memory; everything is deleted when this command ends. Behind the proxy, on loopback:"
     )
