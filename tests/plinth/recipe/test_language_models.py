@@ -66,7 +66,8 @@ def test_the_stages_follow_each_other(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "endpoint": ({"endpoints": {}}, "endpoint"),
     "prompt": ({"lists": {}}, "rate"),
-    "key in clear": ({"endpoints": {"local": {"url": "http://llm.example.org/v1", "key": "KEY"}}}, "TLS"),
+    "key in clear": ({"endpoints": {"local": {"url": "http://llm.example.org/v1", "key": "MY_API_KEY"}}}, "TLS"),
+    "other secret": ({"endpoints": {"local": {"url": "https://a.example/v1", "key": "AWS_SECRET_ACCESS_KEY"}}}, "key"),
     "free money": ({"endpoints": {"local": {"url": "http://127.0.0.1:1/v1", "max_money": 3}}}, "input_price"),
     "origin": (retold(path="wab"), "is not a bucket"),
     "own origin": (retold(path="retold"), "is itself rewritten"),

@@ -20,8 +20,8 @@ class Endpoint(Frozen):
     url: str = Field(description="Base URL of the API, such as `http://127.0.0.1:8000/v1`.")
     key: str = Field(
         "",
-        pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$",
-        description="Environment variable with the API key; if empty, no key is sent.",
+        pattern=r"^([A-Za-z0-9_]*_API_KEY)?$",  # no other secret of the operator's environment can be named
+        description="Environment variable with the API key, whose name ends with `_API_KEY`; if empty, no key is sent.",
     )
     concurrency: int = Field(16, ge=1, le=1024, description="Maximum number of requests at the same time.")
     timeout_s: float = Field(120.0, gt=0, description="Time limit of a request, in seconds.")

@@ -192,15 +192,15 @@ UNUSABLE: dict[str, tuple[Answer, str]] = {
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_an_endpoint_that_cannot_answer_is_named(tiny: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     answer, found = UNUSABLE[name]
-    monkeypatch.setenv("LLM_KEY", "sesame-43")
+    monkeypatch.setenv("LLM_API_KEY", "sesame-43")
     corpus = corpus_of(tiny)
     with llm_server(lambda prompt: answer) as llm, pytest.raises(EndpointError) as error:
-        ask(corpus, llm, {"key": "LLM_KEY"})
+        ask(corpus, llm, {"key": "LLM_API_KEY"})
     assert found in str(error.value)
     assert llm.prompts == []
     assert {one["Authorization"] for one in llm.headers} == {"Bearer sesame-43"}
     with llm_server(str.upper) as llm:  # the same command goes on
-        assert ask(corpus, llm, {"key": "LLM_KEY"}).stats["answers"] == 6
+        assert ask(corpus, llm, {"key": "LLM_API_KEY"}).stats["answers"] == 6
 
 
 def test_an_endpoint_that_is_not_there(tiny: Any) -> None:
@@ -214,15 +214,15 @@ def test_an_endpoint_that_is_not_there(tiny: Any) -> None:
 def test_the_key_is_needed_hidden_and_never_sent_in_the_clear(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpus_of(tiny)
     with llm_server(lambda prompt: {"raw": b"bad key sesame-43", "status": 401}) as llm:
-        with pytest.raises(MissingError, match="LLM_KEY"):
-            ask(corpus, llm, {"key": "LLM_KEY"})
-        monkeypatch.setenv("LLM_KEY", "sesame-43")
+        with pytest.raises(MissingError, match="LLM_API_KEY"):
+            ask(corpus, llm, {"key": "LLM_API_KEY"})
+        monkeypatch.setenv("LLM_API_KEY", "sesame-43")
         with pytest.raises(EndpointError) as error:
-            ask(corpus, llm, {"key": "LLM_KEY"})
+            ask(corpus, llm, {"key": "LLM_API_KEY"})
     assert "sesame" not in str(error.value)
     for url in ("http://llm.example.org/v1", "ftp://llm.example.org", "https://me:pw@llm.example.org/v1", "llm"):
         with pytest.raises(ValueError, match=r"address|TLS"):
-            Endpoint(url=url, key="LLM_KEY")
+            Endpoint(url=url, key="LLM_API_KEY")
 
 
 def test_an_outage_ends_the_stage_and_loses_no_answer(tiny: Any) -> None:
@@ -299,14 +299,14 @@ def test_a_key_that_is_no_header_and_a_key_in_a_redirect_are_not_shown(
     moved: Answer = {"raw": b"", "status": 307, "headers": {"Location": "https://other.example/?key=sesame-43"}}
     with llm_server(lambda prompt: moved) as llm:
         for key in ("sesame-43\nX: y", "sesame-43\u00e9", "sesame\x7f43"):
-            monkeypatch.setenv("LLM_KEY", key)
+            monkeypatch.setenv("LLM_API_KEY", key)
             with pytest.raises(RequestError, match="not an API key") as error:
-                ask(corpus, llm, {"key": "LLM_KEY"})
+                ask(corpus, llm, {"key": "LLM_API_KEY"})
             assert "sesame" not in str(error.value)
         assert llm.bodies == []
-        monkeypatch.setenv("LLM_KEY", "sesame-43")
+        monkeypatch.setenv("LLM_API_KEY", "sesame-43")
         with pytest.raises(EndpointError, match="redirects") as refused:
-            ask(corpus, llm, {"key": "LLM_KEY"})
+            ask(corpus, llm, {"key": "LLM_API_KEY"})
     assert "sesame" not in str(refused.value)
 
 
