@@ -166,6 +166,33 @@ class Extraction(OneValue):
     )
 
 
+class ExtractionModel(Frozen):
+    """Model of `blocks` with further trees, learned on sampled pages from a slow engine."""
+
+    buckets: tuple[str, ...] = Field(min_length=1, description="Buckets whose pages are sampled.")
+    snapshots: tuple[str, ...] = Field(
+        (),
+        description="Snapshots of the sources to sample; if empty, all. With a list, a new snapshot does not change the "
+        "model.",
+    )
+    teacher: Literal["trafilatura", "blocks+trafilatura"] = Field(
+        "trafilatura", description="Engine whose text is learned."
+    )
+    pages: int = Field(2000, ge=1, le=10_000, description="Maximum number of pages to sample.")
+    held_out: float = Field(
+        0.3, gt=0, lt=1, description="Share of the sites whose pages are not learned and measure the model."
+    )
+    min_agreement: float = Field(
+        0.7,
+        ge=0,
+        le=1,
+        description="Minimum mean F1 of the words of model and teacher on pages of held-out sites. The model must also "
+        "agree more than the default model.",
+    )
+    trees: int = internal(100, ge=1, description="Number of further trees.")
+    rate: float = internal(0.06, gt=0, description="Learning rate of the further trees.")
+
+
 class Normalisation(Frozen):
     """Normalization of text: Unicode NFC, mojibake, control characters, whitespace, line ends."""
 
@@ -190,9 +217,24 @@ class Documents(Frozen):
         0.05, ge=0, le=1, description="Maximum share of damaged records; if it is exceeded, the stage fails."
     )
     extraction: Extraction = Extraction()
+    extraction_model: ExtractionModel | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Learn the model of `blocks` on your own pages (`plinth[extraction]`). Omit to use the default "
+        "model.",
+    )
     normalisation: Normalisation = internal(
         Normalisation(), description="Normalization of Unicode, whitespace and line ends."
     )
+
+    @model_validator(mode="after")
+    def _has_a_use_for_the_model(self) -> Documents:
+        if self.extraction_model and not self.extraction.engine.startswith("blocks"):
+            raise ValueError(
+                f"the engine {self.extraction.engine!r} has no model: set `extraction: blocks` or remove "
+                "`extraction_model`"
+            )
+        return self
 
 
 def _is_expression(licence: str) -> bool:
