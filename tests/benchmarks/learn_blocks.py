@@ -40,7 +40,8 @@ from plinth_text.arrays import F64
 AGREEMENT = 0.75
 #: Blocks of a page that are learned from, on average at most.
 PAGE_BLOCKS = 300
-TREES, RATE = 500, 0.06
+TREES = 500
+PARAMETERS = {"objective": "binary", "learning_rate": 0.06, "num_leaves": 47, "min_child_samples": 40}
 #: Minimum log-odds on pages with an article and on others: probabilities of 0.7 and 0.45.
 LIMITS = (float(np.log(0.7 / 0.3)), float(np.log(0.45 / 0.55)))
 
@@ -90,9 +91,9 @@ def learn(found: Sequence[LabeledPage]) -> BlockModel:
     features = np.concatenate([page.blocks.features for page in found])[chosen]
     taught = np.nan_to_num(np.concatenate([page.taught for page in found]))[chosen]
     weight = np.concatenate([weights(page.blocks.texts) for page in found])[chosen] / 2
-    truth = np.concatenate([written[chosen] >= 0.5, taught >= 0.5])
+    truth = np.concatenate([written[chosen] >= 0.5, taught >= 0.5]).astype(float)
     twice = Examples(np.concatenate([features] * 2), truth, np.concatenate([weight] * 2))
-    return boosted(twice, TREES, RATE, LIMITS)
+    return boosted(twice, TREES, PARAMETERS, LIMITS)
 
 
 def main() -> None:

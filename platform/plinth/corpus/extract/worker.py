@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -44,8 +44,11 @@ _JOINER = "\u2060"
 
 
 def engine(name: str, model: Path | None = None) -> Extract:
-    """Return the extraction function for the recipe's `extraction`: an engine, or an engine and its fallback. `model` is
-    the model file of `blocks`; if None, the default model is used."""
+    """Return the extraction function for the recipe's `extraction`: an engine, or an engine and its fallback.
+
+    `model` is the model file of `blocks`; if None, the default model is used.
+    """
+    engines: dict[str, Callable[[], Extract]]
     engines = {"blocks": partial(_blocks_engine, model), "resiliparse": _resiliparse, "trafilatura": _trafilatura}
     fast, _, slow = name.partition("+")
     extract = engines[fast]()

@@ -167,16 +167,13 @@ class Extraction(OneValue):
 
 
 class ExtractionModel(Frozen):
-    """Model of `blocks` with further trees, learned on sampled pages from a slow engine."""
+    """Model of `blocks` that is learned from Trafilatura on articles of your own crawl, on top of the default model."""
 
     buckets: tuple[str, ...] = Field(min_length=1, description="Buckets whose pages are sampled.")
     snapshots: tuple[str, ...] = Field(
         (),
-        description="Snapshots of the sources to sample; if empty, all. With a list, a new snapshot does not change the "
+        description="Snapshots of the sources to sample; if empty, all. If listed, a new snapshot does not change the "
         "model.",
-    )
-    teacher: Literal["trafilatura", "blocks+trafilatura"] = Field(
-        "trafilatura", description="Engine whose text is learned."
     )
     pages: int = Field(2000, ge=1, le=10_000, description="Maximum number of pages to sample.")
     held_out: float = Field(
@@ -186,11 +183,9 @@ class ExtractionModel(Frozen):
         0.7,
         ge=0,
         le=1,
-        description="Minimum mean F1 of the words of model and teacher on pages of held-out sites. The model must also "
-        "agree more than the default model.",
+        description="Minimum mean F1 of the words of the model's and Trafilatura's texts, on articles of held-out "
+        "sites. The agreement must also be higher than that of the default model.",
     )
-    trees: int = internal(100, ge=1, description="Number of further trees.")
-    rate: float = internal(0.06, gt=0, description="Learning rate of the further trees.")
 
 
 class Normalisation(Frozen):

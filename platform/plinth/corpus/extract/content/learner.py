@@ -1,7 +1,7 @@
 """Learn a model of main content: labels of blocks from the text of a page, and decision trees by LightGBM.
 
-A model is learned from nothing (the default model, by `tests/benchmarks/learn_blocks.py`), or by further trees on top of
-another model (`plinth.corpus.extract.learned`). Extraction itself does not need LightGBM.
+A model is learned from nothing (the default model, by `tests/benchmarks/learn_blocks.py`), or by further trees on top
+of another model (`plinth.corpus.documents.extraction_model`). Extraction itself does not need LightGBM.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plinth.corpus.extract.content.engine import FEATURES, VERSION, BlockModel, page_blocks
-from plinth.errors import not_installed
-from plinth_text.arrays import F32, F64, I64, Bools
+from plinth_text.arrays import F32, F64
 
 #: Words of the shingles by which a block is found in a text.
 SHINGLE = 4
@@ -25,11 +24,10 @@ SHINGLE = 4
 COVERED, MIN_WORDS = 0.7, 20
 #: Limits of a page's blocks: their number, and bytes of their text.
 MOST_BLOCKS, TEXT_BYTES = 40_000, 48 << 20
-#: LightGBM's parameters. One thread, so that sums have one order.
+#: LightGBM's parameters for all models. One thread, so that sums have one order.
 TREES: Mapping[str, Any] = {
-    "objective": "binary", "num_leaves": 47, "min_child_samples": 40, "reg_lambda": 2.0, "colsample_bytree": 0.3,
-    "subsample": 0.6, "subsample_freq": 1, "max_bin": 127, "num_threads": 1, "seed": 0, "deterministic": True,
-    "force_row_wise": True, "verbose": -1,
+    "objective": "cross_entropy", "reg_lambda": 2.0, "colsample_bytree": 0.3, "subsample": 0.6, "subsample_freq": 1,
+    "max_bin": 127, "num_threads": 1, "seed": 0, "deterministic": True, "force_row_wise": True, "verbose": -1,
 }  # fmt: skip
 _WORD = re.compile(r"\w+")
 
@@ -45,7 +43,10 @@ class BlockReader:
     """Reader of the blocks of pages. It reuses its memory from page to page."""
 
     def __init__(self) -> None:
-        self._features, self._places = np.empty((MOST_BLOCKS, FEATURES), np.float32), np.empty((MOST_BLOCKS, 2), np.int64)
+        self._features, self._places = (
+            np.empty((MOST_BLOCKS, FEATURES), np.float32),
+            np.empty((MOST_BLOCKS, 2), np.int64),
+        )
         self._text = np.empty(TEXT_BYTES, np.uint8)
 
     def __call__(self, html: str) -> PageBlocks:
@@ -102,35 +103,30 @@ def covers(texts: Sequence[str], shares: F64, truth: str) -> bool:
 def weights(texts: Sequence[str]) -> F64:
     """Return weights of blocks: more for long texts, less on pages with many blocks."""
     own = np.array([min(8.0, 0.3 + np.sqrt(len(text)) / 6) for text in texts])
-    return own / max(1.0, (own.sum() / 60) ** 0.5)
+    return np.asarray(own / max(1.0, (own.sum() / 60) ** 0.5))
 
 
 class Examples(NamedTuple):
-    """Blocks to learn from: features [blocks, FEATURES], labels and weights, and optionally the log-odds of the model
-    that the trees are added to."""
+    """Blocks to learn from: features [blocks, FEATURES], labels or their probabilities, weights, and the log-odds of
+    the model that the trees are added to, if there is one."""
 
     features: F32
-    truth: Bools
+    truth: F64
     weight: F64
     start: F64 | None = None
 
 
-def boosted(found: Examples, trees: int, rate: float, limits: tuple[float, float]) -> BlockModel:
+def boosted(found: Examples, trees: int, more: Mapping[str, Any], limits: tuple[float, float]) -> BlockModel:
     """Return a model of decision trees that LightGBM learns.
 
     Args:
-        rate: learning rate.
+        more: parameters of LightGBM in addition to `TREES`.
         limits: minimum log-odds on pages with an article, and on other pages.
-
-    Raises:
-        MissingError: LightGBM is not installed.
     """
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise not_installed("lightgbm") from error
-    data = lightgbm.Dataset(found.features, found.truth.astype(int), weight=found.weight, init_score=found.start)
-    booster = lightgbm.train({**TREES, "learning_rate": rate}, data, num_boost_round=trees)
+    import lightgbm
+
+    data = lightgbm.Dataset(found.features, found.truth, weight=found.weight, init_score=found.start)
+    booster = lightgbm.train({**TREES, **more}, data, num_boost_round=trees)
     return BlockModel(**_flat(booster.dump_model()["tree_info"]), article=limits[0], other=limits[1])
 
 
