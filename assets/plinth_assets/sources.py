@@ -185,7 +185,9 @@ def _make_extraction(recipe: Recipe, learned: ExtractionModel, ctx: Context, inp
     found = {name: (bucket, _unchanged(name, bucket, ctx, inputs)) for name, bucket in buckets.items()}
     with _rereading(ctx):
         gate = gate_of(recipe.corpus.illegal, _lists(inputs))
-        return extraction_model.run(ctx, recipe.corpus.documents, learned, found, gate, inputs)
+        made = extraction_model.run(ctx, recipe.corpus.documents, learned, found, gate, inputs)
+    say(f"{made.asset}: {extraction_model.in_words(made.stats)}")
+    return made
 
 
 def _stops(recipe: Recipe) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ from plinth.storage.store import Store
 from plinth.text import host
 from plinth_text.arrays import F64
 
+#: Raise the version if the constants below, or those of `content.lessons` and `content.learner`, change.
 ASSET, VERSION = "models/main_content", "1"
 #: LightGBM's parameters. Trees are small, and few, so that they do not learn single pages.
 TREES, PARAMETERS = 50, {"learning_rate": 0.06, "num_leaves": 16, "min_child_samples": 400}
@@ -244,12 +245,13 @@ def site_of(uri: str) -> str:
     labels = name.split(".")
     if labels[-1].isdigit() or ":" in name:
         return name
-    return ".".join(labels[-3 if len(labels[-1]) == 2 and len(labels[-2:][0]) <= 3 else -2 :])
+    two_parts = len(labels) > 2 and len(labels[-1]) == 2 and len(labels[-2]) <= 3
+    return ".".join(labels[-3 if two_parts else -2 :])
 
 
 def is_held_out(site: str, share: float) -> bool:
     """Return True if a site is held out. The answer depends only on the site's name and the share."""
-    return _number(site) < share * 2**64
+    return _number(f"held out: {site}") < share * 2**64
 
 
 def choose(pages: Iterable[tuple[int, str]], most: int) -> list[tuple[int, str]]:
@@ -364,6 +366,15 @@ def _interval(name: str, values: F64, sites: Sequence[str]) -> dict[str, float]:
             ((name, values.mean()), (f"{name}_low", low), (f"{name}_high", high))}  # fmt: skip
 
 
+def in_words(stats: Mapping[str, Any]) -> str:
+    """Return the agreement with the teacher in one line."""
+    return (
+        f"agreement {stats['agreement']:.3f} [{stats['agreement_low']:.3f}, {stats['agreement_high']:.3f}], "
+        f"default {stats['default_agreement']:.3f}, gain {stats['gain']:+.4f} [{stats['gain_low']:+.4f}, "
+        f"{stats['gain_high']:+.4f}], on {stats['measured_articles']} articles of {stats['measured_sites']} sites"
+    )
+
+
 def require_agreement(stats: Mapping[str, Any], least: float) -> None:
     """Raise StageError if the model does not agree with the teacher enough, or not more than the default model."""
     if stats["agreement"] >= least and stats["gain_low"] > 0:
@@ -375,9 +386,7 @@ def require_agreement(stats: Mapping[str, Any], least: float) -> None:
             if stats["agreement"] < least
             else "is not better than the default model"
         ),
-        found=f"agreement {stats['agreement']:.3f} [{stats['agreement_low']:.3f}, {stats['agreement_high']:.3f}], "
-        f"default {stats['default_agreement']:.3f}, gain {stats['gain']:+.4f} [{stats['gain_low']:+.4f}, "
-        f"{stats['gain_high']:+.4f}], on {stats['measured_articles']} articles of {stats['measured_sites']} sites",
+        found=in_words(stats),
         expected=f"agreement of at least {least:g} (min_agreement), and a gain whose interval is above 0",
         remedy=_REMEDY,
     )

@@ -96,7 +96,8 @@ def test_further_trees_are_learned_from_what_the_model_leaves(tmp_path: Path) ->
     both = joined(first, more)
     assert (both.first.size, both.article, both.other) == (12, 0.5, -0.5)
     np.testing.assert_allclose(log_odds(both, found.features), start + log_odds(more, found.features), atol=1e-6)
-    before, after = (np.log1p(np.exp((1 - 2 * found.truth) * log_odds(m, found.features))).mean() for m in (first, both))
+    wrong = 1 - 2 * found.truth
+    before, after = (np.log1p(np.exp(wrong * log_odds(model, found.features))).mean() for model in (first, both))
     assert after < before
     (tmp_path / "model.npz").write_bytes(model_bytes(both))
     again = read_model(tmp_path / "model.npz")
