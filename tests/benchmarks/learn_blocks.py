@@ -24,7 +24,7 @@ import numpy as np
 from plinth.corpus.extract.content.engine import BlockModel
 from plinth.corpus.extract.content.learner import (
     BlockReader,
-    Examples,
+    LabeledBlocks,
     PageBlocks,
     boosted,
     covers,
@@ -92,7 +92,7 @@ def learn(found: Sequence[LabeledPage]) -> BlockModel:
     taught = np.nan_to_num(np.concatenate([page.taught for page in found]))[chosen]
     weight = np.concatenate([weights(page.blocks.texts) for page in found])[chosen] / 2
     truth = np.concatenate([written[chosen] >= 0.5, taught >= 0.5]).astype(float)
-    twice = Examples(np.concatenate([features] * 2), truth, np.concatenate([weight] * 2))
+    twice = LabeledBlocks(np.concatenate([features] * 2), truth, np.concatenate([weight] * 2))
     return boosted(twice, TREES, PARAMETERS, LIMITS)
 
 

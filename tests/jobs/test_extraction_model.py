@@ -25,10 +25,11 @@ PAGES = {
          "terms": {"train": True, "redistribute": True, "commercial": True}}
     ],
 }  # fmt: skip
+PACKAGED = ROOT / "jobs" / "plinth_jobs" / "recipes"
 
 
 def recipe(folder: Path, *buckets: str, **fields: object) -> Path:
-    learned = {"buckets": buckets or ["pages"], "held_out": 0.4, **fields}
+    learned = {"buckets": buckets or ["pages"], **fields}
     corpus = {"buckets": {"pages": PAGES}, "documents": {"extraction_model": learned}}
     path = folder / "own.yaml"
     path.write_text(yaml.safe_dump({"extends": "base.yaml", "name": "own", "corpus": corpus}))
@@ -52,7 +53,7 @@ def test_documents_are_extracted_with_the_learned_model(tmp_path: Path) -> None:
     assert documents.params["sources"][0]["extraction_model"] == model.parts[0].blob.sha256
     assert model.stats["agreement"] > model.stats["default_agreement"]
     made = {"pages/sources", "models/main_content", "pages/documents"}
-    assert not made & set(decide(ctx, stages(load(chosen, ROOT / "jobs" / "plinth_jobs" / "recipes"))).stale)
+    assert not made & set(decide(ctx, stages(load(chosen, PACKAGED))).stale)
     few = recipe(tmp_path, pages=20)
     failed = plinth(tmp_path, "run", "-r", few, "--select", "pages/documents", check=False)
     assert failed.returncode == 6
@@ -62,8 +63,8 @@ def test_documents_are_extracted_with_the_learned_model(tmp_path: Path) -> None:
 
 def test_buckets_without_pages_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="there is no bucket 'page'"):
-        load(recipe(tmp_path, "page"))
+        load(recipe(tmp_path, "page"), PACKAGED)
     path = recipe(tmp_path)
     path.write_text(path.read_text().replace("corpus:\n", "corpus:\n  models: {main_content: {kind: ngram}}\n", 1))
     with pytest.raises(RecipeError, match="has the name of the asset models/main_content"):
-        load(path)
+        load(path, PACKAGED)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from plinth.compute.context import Context, Item, add_stats, manifest, run_items
 from plinth.compute.worker import Death, ItemStream, Program
 from plinth.corpus.documents.documents import FileGroupTask, items_of, records
 from plinth.corpus.extract.content.engine import FEATURES, default_model
-from plinth.corpus.extract.content.learner import Examples, boosted, joined, model_bytes
+from plinth.corpus.extract.content.learner import LabeledBlocks, boosted, joined, model_bytes
 from plinth.corpus.extract.content.lessons import (
     DISAGREES,
     EXAMINING,
@@ -36,9 +37,9 @@ from plinth.corpus.extract.content.lessons import (
     TEACHER,
     TEACHING,
     Lesson,
-    Marks,
+    PageAgreement,
+    agreement_of,
     lesson_of,
-    marks_of,
 )
 from plinth.corpus.extract.extractor import BATCH_BYTES, BATCH_PAGES, IDLE_S, KEEP_MEMORY, PIPE_BYTES
 from plinth.corpus.extract.page import KIND_OF, Page, page_bytes
@@ -49,7 +50,7 @@ from plinth.corpus.sources.parameters import Bucket, Documents, ExtractionModel
 from plinth.corpus.sources.record import RawRecord
 from plinth.errors import MissingError, StageError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import PartWriter, read_table, write_table
 from plinth.storage.store import Store
 from plinth.text import host
 from plinth_text.arrays import F64
@@ -65,15 +66,13 @@ MIN_LEARNED, MIN_MEASURED = (50, 5), (20, 5)
 #: Draws of the bootstrap over sites, and the quantiles that are its interval.
 DRAWS, QUANTILES = 2000, (0.025, 0.975)
 #: Reasons for which a sampled page is not learned from the teacher.
-REASONS = (NO_ARTICLE, DISAGREES, NOT_COVERED, FAILED, TIMEOUT := "timeout")
-LESSONS = pa.schema(
-    [("site", pa.string()), ("outcome", pa.string())]
-    + [(name, pa.large_binary()) for name in Lesson._fields]
-)
-MARKS = pa.schema(
-    [("site", pa.string()), ("outcome", pa.string())]
-    + [(name, pa.float64()) for name in Marks._fields]
-)
+TIMEOUT = "timeout"
+REASONS = (NO_ARTICLE, DISAGREES, NOT_COVERED, FAILED, TIMEOUT)
+_PAGE = [("site", pa.string()), ("outcome", pa.string())]
+LESSONS = pa.schema([*_PAGE, *((name, pa.large_binary()) for name in Lesson._fields)])
+AGREEMENTS = pa.schema([*_PAGE, *((name, pa.float64()) for name in PageAgreement._fields)])
+#: Pages whose lessons are written at once.
+WRITTEN = 64
 
 
 class SampleTask(Frozen):
@@ -155,7 +154,8 @@ def run(
     stats |= _require(ctx.store, "measured", measured, MIN_MEASURED, add_stats(measured))
     stats |= agreements(pa.concat_tables(read_table(ctx.store, part) for part in measured))
     require_agreement(stats, learned.min_agreement)
-    return manifest(ASSET, step, inputs, [model], stats | {"trees": model.rows})
+    whole = step.model_copy(update={"params": learned.model_dump(mode="json")})
+    return manifest(ASSET, whole, inputs, [model], stats | {"trees": model.rows})
 
 
 def _sampled(
@@ -191,26 +191,34 @@ def _sampled(
 def learn(store: Store, task: SampleTask) -> tuple[Part, ...]:
     """Collect the lessons of pages of sites to learn from, one row per page that the teacher or the default model
     labels."""
-    rows, counts = list[dict[str, Any]](), Counter[str](blocks=0, content=0)
-    for site, answer in _answers(store, task, TEACHING):
-        outcome, lesson = (_died(answer), None) if isinstance(answer, Death) else lesson_of(answer)
-        if outcome != TAUGHT:
-            counts[outcome] += 1
-        if lesson is not None:
-            rows.append(
-                {"site": site, "outcome": outcome} | {name: array.tobytes() for name, array in lesson._asdict().items()}
-            )
-        if lesson is not None and outcome == TAUGHT:
-            counts.update(blocks=len(lesson.truth), content=int(lesson.truth.sum()))
-    return (write_table(store, "lessons.parquet", pa.Table.from_pylist(rows, LESSONS), stats=dict(counts)),)
+    counts = Counter[str](blocks=0, content=0)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for site, answer in _answers(store, task):
+            outcome, lesson = (_died(answer), None) if isinstance(answer, Death) else lesson_of(answer)
+            if outcome != TAUGHT:
+                counts[outcome] += 1
+            elif lesson is not None:
+                counts.update(blocks=len(lesson.truth), content=int(lesson.truth.sum()))
+            if lesson is not None:
+                arrays = {name: array.tobytes() for name, array in lesson._asdict().items()}
+                yield {"site": site, "outcome": outcome} | arrays
+
+    found = rows()
+    with PartWriter(store, "lessons.parquet", LESSONS) as writer:
+        while some := list(islice(found, WRITTEN)):
+            writer.write(pa.RecordBatch.from_pylist(some, LESSONS))
+        return (writer.finish(dict(counts)),)
 
 
 def grow(store: Store, task: TreesTask) -> tuple[Part, ...]:
     """Add trees to the default model, learned from lessons."""
-    table = pa.concat_tables(read_table(store, part) for part in task.lessons)
-    read = {name: b"".join(table[name].to_pylist()) for name in Lesson._fields}
-    truth, weight, start = (np.frombuffer(read[name], np.float64) for name in Lesson._fields[1:])
-    found = Examples(np.frombuffer(read["features"], np.float32).reshape(-1, FEATURES), truth, weight, start)
+
+    def column(name: str) -> bytes:
+        return b"".join(one for part in task.lessons for one in read_table(store, part, [name])[name].to_pylist())
+
+    truth, weight, start = (np.frombuffer(column(name), np.float64) for name in Lesson._fields[1:])
+    found = LabeledBlocks(np.frombuffer(column("features"), np.float32).reshape(-1, FEATURES), truth, weight, start)
     default = default_model()
     model = joined(default, boosted(found, TREES, PARAMETERS, (default.article, default.other)))
     return (Part(name="main_content.npz", blob=store.put_bytes(model_bytes(model)), rows=model.first.size),)
@@ -218,15 +226,14 @@ def grow(store: Store, task: TreesTask) -> tuple[Part, ...]:
 
 def examine(store: Store, task: SampleTask) -> tuple[Part, ...]:
     """Measure a learned model on pages of held-out sites, one row per page."""
-    assert task.model is not None
     rows, counts = list[dict[str, Any]](), Counter[str]()
-    for site, answer in _answers(store, task, EXAMINING, str(store.open_path(task.model))):
-        outcome, marks = (_died(answer), None) if isinstance(answer, Death) else marks_of(answer)
+    for site, answer in _answers(store, task):
+        outcome, found = (_died(answer), None) if isinstance(answer, Death) else agreement_of(answer)
         if outcome != TAUGHT:
             counts[outcome] += 1
-        if marks is not None:
-            rows.append({"site": site, "outcome": outcome} | marks._asdict())
-    return (write_table(store, "marks.parquet", pa.Table.from_pylist(rows, MARKS), stats=dict(counts)),)
+        if found is not None:
+            rows.append({"site": site, "outcome": outcome} | found._asdict())
+    return (write_table(store, "agreements.parquet", pa.Table.from_pylist(rows, AGREEMENTS), stats=dict(counts)),)
 
 
 def _died(death: Death) -> str:
@@ -239,6 +246,7 @@ def _died(death: Death) -> str:
 def site_of(uri: str) -> str:
     """Return the site of a page: the registered domain of its host, by a rule for public suffixes of two parts such as
     `co.uk`. Files without a host belong to the site that their first folder names."""
+    uri = uri.encode("utf-8", "backslashreplace").decode()
     name = host(uri)
     if not name:
         return uri.partition("/")[0] if "/" in uri else ""
@@ -303,8 +311,9 @@ def _batches(store: Store, task: SampleTask) -> Iterator[list[tuple[str, bytes]]
         yield batch
 
 
-def _answers(store: Store, task: SampleTask, handler: str, *arguments: str) -> Iterator[tuple[str, bytes | Death]]:
+def _answers(store: Store, task: SampleTask) -> Iterator[tuple[str, bytes | Death]]:
     """Yield the answers of a worker to the sampled pages, with the sites of the pages."""
+    handler, model = (EXAMINING, [str(store.open_path(task.model))]) if task.model else (TEACHING, [])
     sites = list[str]()
 
     def items() -> Iterator[list[bytes]]:
@@ -313,7 +322,7 @@ def _answers(store: Store, task: SampleTask, handler: str, *arguments: str) -> I
             yield [page for _, page in batch]
 
     seconds = str(task.work.params.extraction.seconds_per_page)
-    program = Program(handler, (seconds, *arguments), KEEP_MEMORY, IDLE_S, PIPE_BYTES, quiet=True)
+    program = Program(handler, (seconds, *model), KEEP_MEMORY, IDLE_S, PIPE_BYTES, quiet=True)
     with ItemStream(program) as stream:
         answers = (answer for batch in stream.map(items()) for answer in batch)
         yield from ((site, answer) for answer, site in zip(answers, sites, strict=False))  # `sites` grows
@@ -343,7 +352,7 @@ def _require(
 
 
 def agreements(measured: pa.Table) -> dict[str, float]:
-    """Return mean agreements and their intervals from rows of `MARKS`."""
+    """Return mean agreements and their intervals from rows of `AGREEMENTS`."""
     taught = measured.filter(pc.equal(measured["outcome"], TAUGHT))
     others = measured.filter(pc.not_equal(measured["outcome"], TAUGHT))["kept"].to_numpy()
     sites = taught["site"].to_pylist()
@@ -361,9 +370,9 @@ def _interval(name: str, values: F64, sites: Sequence[str]) -> dict[str, float]:
     _, codes = np.unique(np.array(sites), return_inverse=True)
     sums, sizes = np.bincount(codes, values), np.bincount(codes)
     drawn = np.random.RandomState(0).randint(0, len(sums), (DRAWS, len(sums)))
-    low, high = np.quantile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), QUANTILES)
-    return {key: round(float(value), 6) for key, value in
-            ((name, values.mean()), (f"{name}_low", low), (f"{name}_high", high))}  # fmt: skip
+    ends = np.quantile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), QUANTILES)
+    keys = name, f"{name}_low", f"{name}_high"
+    return {key: round(float(value), 6) for key, value in zip(keys, (values.mean(), *ends), strict=True)}
 
 
 def in_words(stats: Mapping[str, Any]) -> str:
@@ -379,13 +388,10 @@ def require_agreement(stats: Mapping[str, Any], least: float) -> None:
     """Raise StageError if the model does not agree with the teacher enough, or not more than the default model."""
     if stats["agreement"] >= least and stats["gain_low"] > 0:
         return
+    low = stats["agreement"] < least
     raise StageError(
         f"{ASSET}: the learned model "
-        + (
-            "agrees too little with the teacher"
-            if stats["agreement"] < least
-            else "is not better than the default model"
-        ),
+        + ("agrees too little with the teacher" if low else "is not better than the default model"),
         found=in_words(stats),
         expected=f"agreement of at least {least:g} (min_agreement), and a gain whose interval is above 0",
         remedy=_REMEDY,

@@ -175,8 +175,8 @@ class ExtractionModel(Frozen):
         description="Snapshots of the sources to sample; if empty, all. If listed, a new snapshot does not change the "
         "model.",
     )
-    pages: int = Field(2000, ge=1, le=10_000, description="Maximum number of pages to sample.")
-    held_out: float = Field(
+    pages: int = Field(2000, ge=1, le=5000, description="Maximum number of pages to sample.")
+    held_out: float = internal(
         0.3, gt=0, lt=1, description="Share of the sites whose pages are not learned and measure the model."
     )
     min_agreement: float = Field(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
@@ -16,8 +17,10 @@ from plinth.corpus.documents import documents
 from plinth.corpus.documents import extraction_model as learned
 from plinth.corpus.documents.documents import FileGroupTask
 from plinth.corpus.documents.extraction_model import (
+    AGREEMENTS,
     ASSET,
     SampleTask,
+    agreements,
     choose,
     is_held_out,
     learn,
@@ -91,6 +94,7 @@ def crawl(tmp_path_factory: pytest.TempPathFactory) -> Crawl:
         ("http://[::1]/x", "::1"),
         ("folder/sub/page.html", "folder"),
         ("page.html", ""),
+        ("sit\udc80e/page.html", "sit\\udc80e"),
     ],
 )
 def test_site_of_an_address(uri: str, site: str) -> None:
@@ -164,6 +168,16 @@ def test_a_model_that_is_not_better_is_refused(tmp_path: Path) -> None:
     assert "use the default model" in str(error.value.remedy)
 
 
+def test_intervals_are_over_sites() -> None:
+    rows = [("a", TAUGHT, 0.5, 1.0, 0.5)] * 3 + [("b", TAUGHT, 0.5, 0.5, 1.0), ("c", "no_article", 0.0, 0.0, 0.25)]
+    measured = pa.Table.from_pylist([dict(zip(AGREEMENTS.names, row, strict=True)) for row in rows], AGREEMENTS)
+    assert agreements(measured) == {
+        "agreement": 0.875, "agreement_low": 0.5, "agreement_high": 1.0,
+        "default_agreement": 0.5, "default_agreement_low": 0.5, "default_agreement_high": 0.5,
+        "gain": 0.375, "gain_low": 0.0, "gain_high": 0.5, "kept": 0.25,
+    }  # fmt: skip
+
+
 def test_limits_of_the_agreement() -> None:
     names = ("agreement", "default_agreement", "gain")
     facts = {f"{name}{end}": 0.8 for name in names for end in ("", "_low", "_high")}
@@ -179,7 +193,7 @@ def test_limits_of_the_agreement() -> None:
 @pytest.mark.parametrize(
     ("form", "found"),
     [
-        ({"sites": 1}, "of 1 sites"),
+        ({"sites": 1, "pages": 90}, " sites; other sampled pages: none"),
         ({"pages": 2}, "articles of"),
         ({"head": ""}, "0 articles of 0 sites; other sampled pages: no_article "),
     ],

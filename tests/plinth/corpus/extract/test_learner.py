@@ -12,7 +12,7 @@ from plinth.compute.worker import ItemStream, Program
 from plinth.corpus.extract.content.engine import FEATURES, default_model, read_model
 from plinth.corpus.extract.content.learner import (
     BlockReader,
-    Examples,
+    LabeledBlocks,
     boosted,
     covers,
     joined,
@@ -30,10 +30,10 @@ from plinth.corpus.extract.content.lessons import (
     PAGE_BLOCKS,
     TAUGHT,
     TEACHING,
-    Marks,
+    PageAgreement,
+    agreement_of,
     declares_article,
     lesson_of,
-    marks_of,
 )
 from plinth.corpus.extract.page import Page, page_bytes
 from tests.plinth.corpus.extract.test_content import FIRST, SECOND, THIRD
@@ -70,10 +70,10 @@ def test_long_blocks_weigh_more_and_pages_of_many_blocks_less() -> None:
     assert weights(["x" * 900] * 100).sum() == pytest.approx((530 * 60) ** 0.5)
 
 
-def examples(rows: int = 400) -> Examples:
+def examples(rows: int = 400) -> LabeledBlocks:
     draw = np.random.RandomState(1)
     features = draw.rand(rows, FEATURES).astype(np.float32)
-    return Examples(features, (features[:, 3] + features[:, 7] > 1).astype(float), np.ones(rows))
+    return LabeledBlocks(features, (features[:, 3] + features[:, 7] > 1).astype(float), np.ones(rows))
 
 
 def test_trees_as_arrays_have_the_log_odds_of_lightgbm() -> None:
@@ -151,6 +151,6 @@ def test_answers_that_are_no_lesson_fail() -> None:
     nan = struct.pack("<BI", 0, 1) + b"\xff" * row
     for bad in (b"", b"x", good[:-1], good + b"x", nan, struct.pack("<BI", 9, 0), struct.pack("<BI", 0, 2**31)):
         assert lesson_of(bad) == (FAILED, None)
-    assert marks_of(struct.pack("<B3d", 1, 0.5, 1.0, 0.0)) == (NO_ARTICLE, Marks(0.5, 1.0, 0.0))
+    assert agreement_of(struct.pack("<B3d", 1, 0.5, 1.0, 0.0)) == (NO_ARTICLE, PageAgreement(0.5, 1.0, 0.0))
     for bad in (b"", b"x" * 25, struct.pack("<B3d", 0, 2.0, 0, 0), struct.pack("<B3d", 0, float("nan"), 0, 0)):
-        assert marks_of(bad) == (FAILED, None)
+        assert agreement_of(bad) == (FAILED, None)

@@ -106,7 +106,7 @@ def weights(texts: Sequence[str]) -> F64:
     return np.asarray(own / max(1.0, (own.sum() / 60) ** 0.5))
 
 
-class Examples(NamedTuple):
+class LabeledBlocks(NamedTuple):
     """Blocks to learn from: features [blocks, FEATURES], labels or their probabilities, weights, and the log-odds of
     the model that the trees are added to, if there is one."""
 
@@ -116,7 +116,7 @@ class Examples(NamedTuple):
     start: F64 | None = None
 
 
-def boosted(found: Examples, trees: int, more: Mapping[str, Any], limits: tuple[float, float]) -> BlockModel:
+def boosted(found: LabeledBlocks, trees: int, more: Mapping[str, Any], limits: tuple[float, float]) -> BlockModel:
     """Return a model of decision trees that LightGBM learns.
 
     Args:

@@ -39,7 +39,7 @@ OUTCOMES = (TAUGHT, NO_ARTICLE, DISAGREES, NOT_COVERED, FAILED)
 PAGE_BLOCKS = 300
 #: Weight of blocks whose labels are the default model's probabilities.
 KEEPING = 10.0
-_HEAD, _MARKS = struct.Struct("<BI"), struct.Struct("<B3d")
+_HEAD, _NUMBERS = struct.Struct("<BI"), struct.Struct("<B3d")
 _ROW_BYTES = 4 * FEATURES + 3 * 8
 _DECLARED = re.compile(r"""<meta\s[^<>]{0,99}?\bog:type["'][^<>]{0,99}?\bcontent=["']?[^"'<>]{0,99}?article""", re.I)
 
@@ -54,7 +54,7 @@ class Lesson(NamedTuple):
     start: F64
 
 
-class Marks(NamedTuple):
+class PageAgreement(NamedTuple):
     """Agreement of texts of a held-out page, as F1 of words: of default and learned model with the teacher, and of the
     learned with the default model."""
 
@@ -104,10 +104,10 @@ def examining(watch: ItemWatch, seconds: str, model: str) -> Handler:
 
     def answer(html: str) -> bytes:
         text, before, after = teach(html).text, fast(html).text, learned(html).text
-        marks = agreement(text, before), agreement(text, after), agreement(before, after)
-        return _MARKS.pack(OUTCOMES.index(teachable(html, text, before)), *marks)
+        found = agreement(text, before), agreement(text, after), agreement(before, after)
+        return _NUMBERS.pack(OUTCOMES.index(teachable(html, text, before)), *found)
 
-    return _handler(watch, answer, _MARKS.pack(OUTCOMES.index(FAILED), 0, 0, 0))
+    return _handler(watch, answer, _NUMBERS.pack(OUTCOMES.index(FAILED), 0, 0, 0))
 
 
 def _handler(watch: ItemWatch, answer: Callable[[str], bytes], failed: bytes) -> Handler:
@@ -142,12 +142,12 @@ def lesson_of(answer: bytes) -> tuple[str, Lesson | None]:
     return OUTCOMES[outcome], Lesson(features, *rest)
 
 
-def marks_of(answer: bytes) -> tuple[str, Marks | None]:
-    """Parse the answer of a worker that measures: the outcome, and the marks unless the page failed."""
-    outcome, *values = _MARKS.unpack(answer) if len(answer) == _MARKS.size else (len(OUTCOMES),)
+def agreement_of(answer: bytes) -> tuple[str, PageAgreement | None]:
+    """Parse the answer of a worker that measures: the outcome, and the agreement unless the page failed."""
+    outcome, *values = _NUMBERS.unpack(answer) if len(answer) == _NUMBERS.size else (len(OUTCOMES),)
     if outcome >= OUTCOMES.index(FAILED) or not all(0 <= value <= 1 for value in values):
         return FAILED, None
-    return OUTCOMES[outcome], Marks(*values)
+    return OUTCOMES[outcome], PageAgreement(*values)
 
 
 def _lesson(html: str, text: str, default: str, read: BlockReader) -> tuple[str, Lesson]:
@@ -158,10 +158,8 @@ def _lesson(html: str, text: str, default: str, read: BlockReader) -> tuple[str,
         outcome = NOT_COVERED
     chosen = np.flatnonzero(~np.isnan(shares))
     if chosen.size > PAGE_BLOCKS:
-        draw = np.random.RandomState(
-            int.from_bytes(hashlib.sha256(html.encode("utf-8", "replace")).digest()[:4], "big")
-        )
-        chosen = np.sort(draw.permutation(chosen)[:PAGE_BLOCKS])
+        seed = int.from_bytes(hashlib.sha256(html.encode("utf-8", "replace")).digest()[:4], "big")
+        chosen = np.sort(np.random.RandomState(seed).permutation(chosen)[:PAGE_BLOCKS])
     features, weight = blocks.features[chosen], weights(blocks.texts)[chosen]
     start = log_odds(default_model(), features)
     if outcome == TAUGHT:
