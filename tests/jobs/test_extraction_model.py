@@ -65,6 +65,10 @@ def test_buckets_without_pages_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="there is no bucket 'page'"):
         load(recipe(tmp_path, "page"), PACKAGED)
     path = recipe(tmp_path)
+    path.write_text(path.read_text().replace("kind: html", "kind: teacher"))
+    with pytest.raises(RecipeError, match="pages has no pages, because a model writes it"):
+        load(path, PACKAGED)
+    path = recipe(tmp_path)
     path.write_text(path.read_text().replace("corpus:\n", "corpus:\n  models: {main_content: {kind: ngram}}\n", 1))
     with pytest.raises(RecipeError, match="has the name of the asset models/main_content"):
         load(path, PACKAGED)

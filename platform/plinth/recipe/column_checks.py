@@ -140,11 +140,12 @@ def _extraction_model(corpus: Mapping[str, Any]) -> Iterator[Found]:
     at: Key = ("corpus", "documents", "extraction_model")
     if ASSET in {f"models/{name}" for name in corpus.get("models") or ()}:
         yield at, f"a model in `corpus.models` has the name of the asset {ASSET}", "give that model another name"
-    for name in learned.get("buckets") or ():
-        bucket = buckets.get(name)
-        if bucket is None:
-            yield (*at, "buckets"), f"there is no bucket {name!r}", nearest(str(name), buckets)
-        elif any(source.get("kind") in WRITTEN_KINDS for source in bucket.get("sources") or ()):
+    named = learned.get("buckets")
+    for name in map(str, named if isinstance(named, list) else ()):
+        sources = (buckets.get(name) or {}).get("sources")
+        if name not in buckets:
+            yield (*at, "buckets"), f"there is no bucket {name!r}", nearest(name, buckets)
+        elif any(source.get("kind") in WRITTEN_KINDS for source in sources or () if isinstance(source, dict)):
             yield (*at, "buckets"), f"{name} has no pages, because a model writes it", "name buckets with pages"
 
 

@@ -32,7 +32,7 @@ from plinth.corpus.extract.content.lessons import TAUGHT
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import Page, Text
 from plinth.corpus.sources.inventory import groups, inventory
-from plinth.corpus.sources.parameters import Documents
+from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.errors import MissingError, StageError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
@@ -66,13 +66,15 @@ class Crawl(SourceFolder):
             for number in range(pages):
                 self.write(f"html/site{site:02d}.example/{number:02d}.html", article(draw, **form))
 
-    def learn(self, engine: Engine | None = None, seconds: float = 5, **fields: Any) -> Manifest:
+    def learn(
+        self, engine: Engine | None = None, seconds: float = 5, bucket: Bucket | None = None, **fields: Any
+    ) -> Manifest:
         params = Documents.model_validate(
             {"extraction": {"engine": "blocks", "seconds_per_page": seconds}, "part_bytes": 400_000}
             | {"extraction_model": {"buckets": ["web"], "held_out": 0.4, **fields}}
         )
         assert params.extraction_model
-        bucket, ctx = self.bucket("html"), Context(self.ctx.workspace, engine=engine or self.ctx.engine)
+        bucket, ctx = bucket or self.bucket("html"), Context(self.ctx.workspace, engine=engine or self.ctx.engine)
         found = {"web": (bucket, inventory(bucket, self.root))}
         return learned.run(ctx, params, params.extraction_model, found, None, {})
 
@@ -211,6 +213,16 @@ def test_a_snapshot_that_no_source_has_is_named(crawl: Crawl) -> None:
     with pytest.raises(StageError, match="no source to sample") as error:
         crawl.learn(snapshots=["2020-01"])
     assert error.value.found == "2026-46"
+
+
+def test_a_new_snapshot_keeps_the_model_if_snapshots_are_listed(crawl: Crawl) -> None:
+    crawl.write("later/site1.example/1.html", article(random.Random(8)))
+    (first,) = crawl.bucket("html").sources
+    later = first.model_copy(update={"path": "later", "snapshot": "2026-51"})
+    both = crawl.bucket("html").model_copy(update={"sources": (first, later)})
+    listed = crawl.learn(bucket=both, snapshots=["2026-46"])
+    assert listed.parts == crawl.learn().parts
+    assert crawl.learn(bucket=both).parts != listed.parts
 
 
 def test_a_page_that_is_too_slow_for_the_teacher_costs_itself(tmp_path: Path) -> None:
