@@ -32,7 +32,7 @@ from plinth_assets.framework import (
     rows_between,
     shared_owner,
 )
-from plinth_assets.framework.present import markdown, picture, table
+from plinth_assets.framework.present import markdown, picture, present_statistics, table
 
 #: Parameter that marks labeled sets as generated; changing it rebuilds them.
 TEST = {"test": True}
@@ -59,7 +59,7 @@ def _stage_models(recipe: Recipe, name: str, raw: Mapping[str, Any]) -> Stage:
         owner=shared_owner(recipe),
         kinds=("model",),
         suite=partial(_suite_models, trainer.bounds(params)),
-        present=_present_models,
+        present=present_statistics,
     )
 
 
@@ -82,11 +82,6 @@ def _make_models(
 def _suite_models(bounds: tuple[tuple[str, float | None, float | None], ...], made: Manifest, inputs: Inputs) -> Suite:
     row = {name: made.stats[name] for name, _, _ in bounds} or {"parts": len(made.parts)}
     return Suite(made.asset.replace("/", "-"), [row], [rows_between(1), *(between(*bound) for bound in bounds)])
-
-
-def _present_models(ctx: Context, made: Manifest) -> dict[str, Any]:
-    rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float | str)]
-    return {"measured": markdown(table(["what", "value"], rows))}
 
 
 def annotation_stages(recipe: Recipe) -> list[Stage]:

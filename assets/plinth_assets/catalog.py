@@ -39,6 +39,7 @@ OURS = (
     initial.sampled_stages,
     sources.source_stages,
     sources.list_stages,
+    sources.extraction_stages,
     sources.document_stages,
     annotate.model_stages,
     annotate.annotation_stages,

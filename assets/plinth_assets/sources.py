@@ -1,21 +1,23 @@
-"""The assets `{bucket}/sources`, `lists/{name}` and `{bucket}/documents`: inventories of source files with their
-digests, the user's lists, and extracted, normalized documents. Excluded and damaged records are counted as rejects.
+"""The assets `{bucket}/sources`, `lists/{name}`, `models/main_content` and `{bucket}/documents`: inventories of source
+files with their digests, the user's lists, the learned model of the extraction, and extracted, normalized documents.
+Excluded and damaged records are counted as rejects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context, manifest
 from plinth.corpus import exclusions, lists
-from plinth.corpus.documents import documents
+from plinth.corpus.documents import documents, extraction_model
 from plinth.corpus.illegal_gate import gate_of
 from plinth.corpus.sources.files import STAGE, WRITTEN_KINDS
 from plinth.corpus.sources.inventory import Inventory, inventory, not_read, remembered, wanted_suffixes
-from plinth.corpus.sources.parameters import Bucket, Source
+from plinth.corpus.sources.parameters import Bucket, ExtractionModel, Source
 from plinth.corpus.sources.record import EXCLUSIONS, identity
 from plinth.errors import IntegrityError, SourceError
 from plinth.operation import workspace_files
@@ -37,7 +39,7 @@ from plinth_assets.framework import (
     rows_between,
     shared_owner,
 )
-from plinth_assets.framework.present import markdown, table
+from plinth_assets.framework.present import markdown, present_statistics, table
 from plinth_assets.initial import written
 
 VERSION = "3"
@@ -156,20 +158,60 @@ def _suite_lists(made: Manifest, inputs: Inputs) -> Suite:
     return Suite(made.asset.replace("/", "-"), rows, [rows_between(1), between("bytes", 1, None)])
 
 
+def extraction_stages(recipe: Recipe) -> list[Stage]:
+    """Return the stage that learns the model of the extraction, if the recipe has one."""
+    params, learned = recipe.corpus.documents, recipe.corpus.documents.extraction_model
+    if learned is None:
+        return []
+    return [
+        Stage(
+            asset=extraction_model.ASSET,
+            deps=(*(f"{name}/sources" for name in learned.buckets), *_stops(recipe)),
+            make=partial(_make_extraction, recipe, learned),
+            version=extraction_model.VERSION,
+            params=params.model_dump(mode="json") | _gate_facts(recipe),
+            libraries=extraction_model.libraries(),
+            group="models",
+            description="Model of main content, learned from Trafilatura on articles of the sources.",
+            owner=shared_owner(recipe),
+            kinds=("model",),
+            present=present_statistics,
+        )
+    ]
+
+
+def _make_extraction(recipe: Recipe, learned: ExtractionModel, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    buckets = {name: recipe.corpus.buckets[name] for name in learned.buckets}
+    found = {name: (bucket, _unchanged(name, bucket, ctx, inputs)) for name, bucket in buckets.items()}
+    with _rereading(ctx):
+        gate = gate_of(recipe.corpus.illegal, _lists(inputs))
+        made = extraction_model.run(ctx, recipe.corpus.documents, learned, found, gate, inputs)
+    say(f"{made.asset}: {extraction_model.in_words(made.stats)}")
+    return made
+
+
+def _stops(recipe: Recipe) -> tuple[str, ...]:
+    """Return the asset keys of the lists of the illegal-content gate."""
+    name = recipe.corpus.illegal.lists
+    return () if name is None else (f"lists/{name}",)
+
+
+def _gate_facts(recipe: Recipe) -> dict[str, Any]:
+    return {"illegal": recipe.corpus.illegal.model_dump(mode="json")} if _stops(recipe) else {}
+
+
 def document_stages(recipe: Recipe) -> list[Stage]:
     """Return the stages that read documents, one stage per bucket."""
-    params, gate = recipe.corpus.documents, recipe.corpus.illegal
-    stops = (f"lists/{gate.lists}",) if gate.lists is not None else ()
+    params = recipe.corpus.documents
+    models = (extraction_model.ASSET,) if params.extraction_model else ()
     return [
         Stage(
             asset=f"{name}/documents",
-            deps=(f"{name}/sources", *written(name, bucket), *stops),
+            deps=(f"{name}/sources", *(written(name, bucket) or models), *_stops(recipe)),
             make=partial(_make_documents, name, bucket, recipe),
             outside=exclusions.digest,
             version=documents.VERSION,
-            params=params.model_dump(mode="json")
-            | ({"illegal": gate.model_dump(mode="json")} if stops else {})
-            | _readers(bucket),
+            params=params.model_dump(mode="json") | _gate_facts(recipe) | _readers(bucket),
             libraries=documents.libraries(bucket, params),
             group="documents",
             description=f"Documents of the bucket {name}, one row per document, with source and license.",
@@ -195,7 +237,12 @@ def _readers(bucket: Bucket) -> dict[str, Any]:
     return {"readers": installed} if installed else {}
 
 
-def _make_documents(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+def _unchanged(name: str, bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
+    """Return the inventory of a bucket.
+
+    Raises:
+        SourceError: it is not the published inventory.
+    """
     found = listed(bucket, ctx, inputs)
     published = inputs[f"{name}/sources"].stats["inventory"]
     if found.digest != published:
@@ -205,12 +252,30 @@ def _make_documents(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inp
             expected=f"inventory {published[:16]}",
             remedy="rerun the same command",
         )
-    try:
-        lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
+    return found
+
+
+def _lists(inputs: Inputs) -> dict[str, Manifest]:
+    return {key: made for key, made in inputs.items() if key.startswith("lists/")}
+
+
+def _make_documents(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    found = _unchanged(name, bucket, ctx, inputs)
+    with _rereading(ctx):
+        lists, model = _lists(inputs), inputs.get(extraction_model.ASSET)
         gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusions.read(ctx)
         read = {**lists, **{key: inputs[key] for key in written(name, bucket)}}
-        return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, read, taken_down)
-    except IntegrityError:  # a cached digest was wrong: the next run rereads all files
+        read |= {extraction_model.ASSET: model} if model else {}
+        blob = model.parts[0].blob if model else None
+        return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, read, taken_down, blob)
+
+
+@contextmanager
+def _rereading(ctx: Context) -> Iterator[None]:
+    """Let the next run read all files again if a cached digest is wrong."""
+    try:
+        yield
+    except IntegrityError:
         remembered(ctx.workspace).forget()
         raise
 

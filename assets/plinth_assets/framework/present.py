@@ -152,6 +152,12 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
     return "\n".join(lines)
 
 
+def present_statistics(ctx: Context, made: Manifest) -> dict[str, Any]:
+    """Return the numbers and texts in an asset's statistics as a table."""
+    rows = [[name, value] for name, value in made.stats.items() if isinstance(value, int | float | str)]
+    return {"measured": markdown(table(["what", "value"], rows))}
+
+
 def interval(estimate: Mapping[str, Any]) -> str:
     """Format the confidence interval of an estimate in a manifest. If there is no interval, return the estimate's
     flags."""

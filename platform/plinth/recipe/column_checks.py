@@ -68,6 +68,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
         yield from _axes(data.get("shards"), meant)
         yield from _slices(data.get("evaluation"), meant)
     yield from _models(corpus)
+    yield from _extraction_model(corpus)
     yield from _terms(corpus)
     yield from _dedup(corpus)
     yield from _illegal(corpus)
@@ -125,6 +126,27 @@ def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
             for one in wanted:
                 if one not in have:
                     yield at, f"there is no {what} {one!r}", nearest(one, have)
+
+
+def _extraction_model(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """Check that the buckets exist whose pages the model of the extraction learns, and that they have files."""
+    from plinth.corpus.documents.extraction_model import ASSET
+    from plinth.corpus.sources.files import WRITTEN_KINDS
+
+    documents, buckets = corpus.get("documents"), corpus.get("buckets") or {}
+    learned = documents.get("extraction_model") if isinstance(documents, dict) else None
+    if not isinstance(learned, dict):
+        return
+    at: Key = ("corpus", "documents", "extraction_model")
+    if ASSET in {f"models/{name}" for name in corpus.get("models") or ()}:
+        yield at, f"a model in `corpus.models` has the name of the asset {ASSET}", "give that model another name"
+    named = learned.get("buckets")
+    for name in map(str, named if isinstance(named, list) else ()):
+        sources = (buckets.get(name) or {}).get("sources")
+        if name not in buckets:
+            yield (*at, "buckets"), f"there is no bucket {name!r}", nearest(name, buckets)
+        elif any(source.get("kind") in WRITTEN_KINDS for source in sources or () if isinstance(source, dict)):
+            yield (*at, "buckets"), f"{name} has no pages, because a model writes it", "name buckets with pages"
 
 
 def _dedup(corpus: Mapping[str, Any]) -> Iterator[Found]:

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context, Item, add_stats, manifest, renamed, run_items
 from plinth.corpus import annotate
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.corpus.documents import documents
+from plinth.corpus.documents import documents, extraction_model
 from plinth.corpus.illegal_gate import IllegalGate, gate_of
 from plinth.corpus.llm.parameters import Endpoint
 from plinth.corpus.policy import policy
@@ -41,7 +41,7 @@ from plinth.corpus.sidecars import Slot, slots
 from plinth.corpus.sources.inventory import LICENCES_FILE, Inventory, groups, wanted_suffixes
 from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.recipe.recipe import Corpus
-from plinth.records import Manifest, Part, Step
+from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage import listing
 from plinth.storage.files import SourceFile
 from plinth.storage.parts import iter_aligned, iter_batches
@@ -113,10 +113,10 @@ def take(
     taken, of_files, of_bytes = _choose(ctx, bucket, size, seed)
     params = corpus.documents.model_copy(update={"part_bytes": PART_BYTES})
     step = Step(name="documents", version=documents.VERSION)
-    gate = _gate(ctx, scratch, corpus)
+    gate, model = _gate(ctx, scratch, corpus), _model(ctx, scratch, corpus)
     works = [
         documents.FileGroupTask(
-            bucket=BUCKET, source=bucket.sources[group.source], group=group, params=params, gate=gate
+            bucket=BUCKET, source=bucket.sources[group.source], group=group, params=params, gate=gate, model=model
         )
         for group in groups(bucket, taken, PART_BYTES)
     ]
@@ -148,6 +148,13 @@ def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> IllegalGate | None:
     for part in made.parts:
         scratch.store.put_bytes(ctx.store.read_bytes(part.blob))
     return gate_of(corpus.illegal, {made.asset: made})
+
+
+def _model(ctx: Context, scratch: Context, corpus: Corpus) -> Blob | None:
+    """Return the recipe's learned model of the extraction, copied to the scratch store."""
+    if corpus.documents.extraction_model is None:
+        return None
+    return scratch.store.put_bytes(ctx.store.read_bytes(ctx.refs.current(extraction_model.ASSET).parts[0].blob))
 
 
 def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Inventory, int, int]:

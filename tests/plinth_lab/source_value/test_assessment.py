@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.compute.context import Context
+from plinth.compute.context import Context, manifest
 from plinth.corpus import lists
 from plinth.corpus.dedup.parameters import MinHash
-from plinth.corpus.sources.parameters import Bucket, Illegal
+from plinth.corpus.extract.content.learner import model_bytes
+from plinth.corpus.sources.parameters import Bucket, Documents, Illegal
 from plinth.errors import MissingError, SourceError
 from plinth.recipe.recipe import Corpus
+from plinth.records import Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from plinth_lab.source_value import assessment as value
@@ -26,6 +28,7 @@ from plinth_lab.source_value import proxy, sample
 from plinth_lab.source_value.proxy import ORDER, ByteModel
 from tests import judged_corpus
 from tests.judged_corpus import ANNOTATORS, POLICY, texts
+from tests.plinth.corpus.extract.test_content import ALL
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +157,21 @@ def test_the_gate_of_the_line_holds_for_samples(ctx: Context, corpus: Corpus, tm
     assert found["sample"]["documents"] == 5
     assert found["acceptance"]["parsed"] == 1.0
     assert {row["reason"]: row["documents"] for row in found["reasons"]} == {"illegal_content": 1}
+
+
+def test_samples_are_extracted_with_the_learned_model(ctx: Context, corpus: Corpus, tmp_path: Path) -> None:
+    models = {}, {"extraction_model": {"buckets": ["web"]}}
+    params = [Documents.model_validate({"extraction": "blocks", **model}) for model in models]
+    default, learned = (corpus.model_copy(update={"documents": one}) for one in params)
+    bucket = written(tmp_path / "new", {"a.html": []})
+    bucket = bucket.model_copy(update={"sources": (bucket.sources[0].model_copy(update={"kind": "html"}),)})
+    (tmp_path / "new" / "a.html").write_text(f"<nav>Home</nav><article><p>{fresh(1, words=300)[0]}</p></article>")
+    with pytest.raises(MissingError, match="models/main_content"):
+        assessed(ctx, learned, bucket)
+    part = Part(name="main_content.npz", blob=ctx.store.put_bytes(model_bytes(ALL)))
+    ctx.refs.publish(manifest("models/main_content", Step(name="m", version="1"), {}, [part]), "key")
+    sizes = [assessed(ctx, one, bucket)["sample"]["text_bytes"] for one in (default, learned)]
+    assert sizes[1] == sizes[0] + len("Home\n\n")
 
 
 def test_a_source_that_is_not_there(ctx: Context, corpus: Corpus, tmp_path: Path) -> None:

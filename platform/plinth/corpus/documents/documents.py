@@ -42,7 +42,7 @@ from plinth.corpus.sources.record import (
     refuse,
 )
 from plinth.errors import RejectRateError, SourceError, StageError
-from plinth.records import Frozen, Manifest, Part, Step
+from plinth.records import Blob, Frozen, Manifest, Part, Step
 from plinth.storage.files import SourceFile
 from plinth.storage.parts import DOCUMENT_SCHEMA, REJECT_SCHEMA, iter_batches, write_batches
 from plinth.storage.store import Store
@@ -63,6 +63,7 @@ class FileGroupTask(Frozen):
     group: Group
     params: Documents
     gate: illegal.IllegalGate | None = None
+    model: Blob | None = None
     reader: str = ""
     libraries: Mapping[str, str] = {}
 
@@ -76,6 +77,7 @@ def run(
     gate: illegal.IllegalGate | None = None,
     read: Mapping[str, Manifest] | None = None,
     exclusions: Sequence[Exclusion] = (),
+    model: Blob | None = None,
 ) -> Manifest:
     """Write the documents of a bucket, and the rejects of its sources.
 
@@ -83,6 +85,7 @@ def run(
         gate: illegal-content gate (`corpus.illegal`); its matches become rejects and `quarantine-*`
             (`illegal_gate.SCHEMA`).
         read: manifests of the gate's lists and of generated texts, by key.
+        model: model of the engine `blocks`, if it is not the default model.
         exclusions: the exclusion list. Entries that remove documents are an input of the manifest (`takedown`), and its
             statistics `takedown` count the documents per entry. Other entries do not change the manifest.
 
@@ -95,7 +98,7 @@ def run(
     label = f"{name}/documents"
     rules = {"bucket": name, "normalisation": params.normalisation}
     step = Step(name="documents", version=VERSION, params=fingerprint_ready(rules))
-    items = _items(name, bucket, params, inventory, gate)
+    items = items_of(name, bucket, params, inventory, gate, model)
     if len(items) > 2 * PROBE_GROUPS:
         sample = items[:: len(items) // PROBE_GROUPS]
         probed = run_items(ctx, step, make_part, sample, label=f"{label} (sample)", unit="files")
@@ -118,7 +121,7 @@ def run(
         name="documents",
         version=VERSION,
         params=fingerprint_ready(
-            {**rules, "sources": [_facts(source, params) for source in bucket.sources]}
+            {**rules, "sources": [_facts(source, params, model) for source in bucket.sources]}
             | ({"illegal": gate.identity} if gate else {})
         ),
     )
@@ -127,15 +130,20 @@ def run(
     return manifest(label, whole, inputs, [*parts, *rejects, *reports], stats)
 
 
-def _items(
-    name: str, bucket: Bucket, params: Documents, inventory: Inventory, gate: illegal.IllegalGate | None
+def items_of(
+    name: str,
+    bucket: Bucket,
+    params: Documents,
+    inventory: Inventory,
+    gate: illegal.IllegalGate | None,
+    model: Blob | None = None,
 ) -> list[Item]:
     """Return one item per group of files. The key of an item covers only what affects its source; other changes to the
     recipe do not re-run the item."""
     items = []
     for group in groups(bucket, inventory, params.part_bytes):
         source = bucket.sources[group.source]
-        facts = fingerprint.digest(_facts(source, params))
+        facts = fingerprint.digest(_facts(source, params, model))
         files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
         task = FileGroupTask(
             bucket=name,
@@ -143,6 +151,7 @@ def _items(
             group=group,
             params=params,
             gate=gate,
+            model=model,
             reader=identity(source.kind),
             libraries=_libraries(source, params),
         )
@@ -158,11 +167,12 @@ def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
     fingerprint.require_libraries(f"{work.bucket}/documents", work.libraries)
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
-        extractor = stack.enter_context(Extractor(work.params.extraction))
+        model = store.open_path(work.model) if work.model else None
+        extractor = stack.enter_context(Extractor(work.params.extraction, model))
         spill, reports = stack.enter_context(RejectSpill(store)), None
         if work.gate is not None:
             reports = stack.enter_context(illegal_gate.Reports(store, work.bucket, work.gate.params.keep_uri))
-        normalised = _normalised(extracted(_records(store, work, counts), extractor, counts), work)
+        normalised = _normalised(extracted(records(store, work, counts), extractor, counts), work)
         rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work, counts), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
         rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
@@ -186,7 +196,7 @@ def fingerprint_ready(value: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _facts(source: Source, params: Documents) -> dict[str, Any]:
+def _facts(source: Source, params: Documents, model: Blob | None) -> dict[str, Any]:
     """Return all parameters and properties of a source that affect its documents, except its location."""
     facts: dict[str, Any] = source.model_dump(mode="json", exclude={"path"})
     facts["max_bytes"] = params.extraction.max_bytes
@@ -195,6 +205,7 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
         facts["reader"] = reader
     if reader or source.kind in EXTRACTED:
         facts["extraction"] = params.extraction.model_dump(mode="json")
+        facts |= {"extraction_model": model.sha256} if model else {}
     facts["libraries"] = _libraries(source, params)
     return facts
 
@@ -225,7 +236,7 @@ def _require_reader(work: FileGroupTask) -> None:
         )
 
 
-def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterator[RawRecord | Reject]:
+def records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterator[RawRecord | Reject]:
     """Yield the records and rejects of all files in a group. A link becomes a reject. `counts` receives the number of
     files opened and of records read."""
 

@@ -6,6 +6,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from urllib.parse import urljoin
 
@@ -40,14 +41,15 @@ class Extractor:
 
     Args:
         params: engine, and maximum CPU seconds per page.
+        model: model file of the engine `blocks`; if None, the default model is used.
     """
 
-    def __init__(self, params: Extraction) -> None:
+    def __init__(self, params: Extraction, model: Path | None = None) -> None:
         self.params = params
-        arguments = params.engine, str(params.seconds_per_page)
+        arguments = params.engine, str(params.seconds_per_page), *([str(model)] if model else [])
         fast, _, fallback = params.engine.partition("+")
         #: Extractor without the fallback, for pages that kill the worker.
-        self.fast = Extractor(params.model_copy(update={"engine": fast})) if fallback else None
+        self.fast = Extractor(params.model_copy(update={"engine": fast}), model) if fallback else None
         self._stream = ItemStream(Program(HANDLER, arguments, KEEP_MEMORY, IDLE_S, PIPE_BYTES, quiet=True))
 
     def __enter__(self) -> Extractor:

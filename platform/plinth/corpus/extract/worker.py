@@ -7,8 +7,10 @@ from __future__ import annotations
 import gc
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 from plinth.compute.worker_process import Handler, ItemWatch
@@ -41,9 +43,13 @@ _THREE_BYTES = re.compile(r">\s*+(?:[!-~]?[\x80-\u07ff]|[\u0800-\uffff]|[!-~]?&#
 _JOINER = "\u2060"
 
 
-def engine(name: str) -> Extract:
-    """Return the extraction function for the recipe's `extraction`: an engine, or an engine and its fallback."""
-    engines = {"blocks": _blocks_engine, "resiliparse": _resiliparse, "trafilatura": _trafilatura}
+def engine(name: str, model: Path | None = None) -> Extract:
+    """Return the extraction function for the recipe's `extraction`: an engine, or an engine and its fallback.
+
+    `model` is the model file of `blocks`; if None, the default model is used.
+    """
+    engines: dict[str, Callable[[], Extract]]
+    engines = {"blocks": partial(_blocks_engine, model), "resiliparse": _resiliparse, "trafilatura": _trafilatura}
     fast, _, slow = name.partition("+")
     extract = engines[fast]()
     if slow:
@@ -51,10 +57,10 @@ def engine(name: str) -> Extract:
     return lambda html: extract(readable_formulas(html))
 
 
-def _blocks_engine() -> Extract:
-    from plinth.corpus.extract.content.engine import BlockEngine, default_model
+def _blocks_engine(model: Path | None) -> Extract:
+    from plinth.corpus.extract.content.engine import BlockEngine, default_model, read_model
 
-    extract = BlockEngine(default_model())
+    extract = BlockEngine(read_model(model) if model else default_model())
 
     def spaced(html: str) -> MainContent:
         content = extract(html)
@@ -220,18 +226,24 @@ BLOCK_PAGES, BLOCK_BYTES = 16, 1 << 17
 GARBAGE_OBJECTS = 50_000
 
 
-def extracting(watch: ItemWatch, name: str, seconds: str) -> Handler:
+def set_limits(watch: ItemWatch, seconds: float) -> None:
+    """Limit the memory of this process, and the time per page to `seconds` of CPU time."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    gc.set_threshold(GARBAGE_OBJECTS)
+    watch.limit(cpu_s=seconds, wall_s=max(WALL_FLOOR_S, seconds * WALL_FACTOR))
+
+
+def extracting(watch: ItemWatch, name: str, seconds: str, model: str = "") -> Handler:
     """Return a handler that extracts main content from serialized pages.
 
     Args:
         name: extraction engine.
         seconds: maximum CPU seconds per page.
+        model: path of the model of `blocks`; if empty, the default model is used.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    gc.set_threshold(GARBAGE_OBJECTS)
-    watch.limit(cpu_s=float(seconds), wall_s=max(WALL_FLOOR_S, float(seconds) * WALL_FACTOR))
-    extract = engine(name)
+    set_limits(watch, float(seconds))
+    extract = engine(name, Path(model) if model else None)
 
     def handle(items: Iterator[memoryview]) -> Iterator[bytes]:
         for block in _blocks(items):

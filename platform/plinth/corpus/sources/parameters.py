@@ -166,6 +166,28 @@ class Extraction(OneValue):
     )
 
 
+class ExtractionModel(Frozen):
+    """Model of `blocks` that is learned from Trafilatura on articles of your own crawl, on top of the default model."""
+
+    buckets: tuple[str, ...] = Field(min_length=1, description="Buckets whose pages are sampled.")
+    snapshots: tuple[str, ...] = Field(
+        (),
+        description="Snapshots of the sources to sample; if empty, all. If listed, a new snapshot does not change the "
+        "model.",
+    )
+    pages: int = Field(2000, ge=1, le=5000, description="Maximum number of pages to sample.")
+    held_out: float = internal(
+        0.3, gt=0, lt=1, description="Share of the sites whose pages are not learned and measure the model."
+    )
+    min_agreement: float = Field(
+        0.7,
+        ge=0,
+        le=1,
+        description="Minimum mean F1 of the words of the model's and Trafilatura's texts, on articles of held-out "
+        "sites. The agreement must also be higher than that of the default model.",
+    )
+
+
 class Normalisation(Frozen):
     """Normalization of text: Unicode NFC, mojibake, control characters, whitespace, line ends."""
 
@@ -190,9 +212,24 @@ class Documents(Frozen):
         0.05, ge=0, le=1, description="Maximum share of damaged records; if it is exceeded, the stage fails."
     )
     extraction: Extraction = Extraction()
+    extraction_model: ExtractionModel | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Learn the model of `blocks` on your own pages (`plinth[extraction]`). Omit to use the default "
+        "model.",
+    )
     normalisation: Normalisation = internal(
         Normalisation(), description="Normalization of Unicode, whitespace and line ends."
     )
+
+    @model_validator(mode="after")
+    def _has_a_use_for_the_model(self) -> Documents:
+        if self.extraction_model and not self.extraction.engine.startswith("blocks"):
+            raise ValueError(
+                f"the engine {self.extraction.engine!r} has no model: set `extraction: blocks` or remove "
+                "`extraction_model`"
+            )
+        return self
 
 
 def _is_expression(licence: str) -> bool:

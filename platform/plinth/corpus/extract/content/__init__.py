@@ -6,6 +6,8 @@
     scores.h           scores of blocks by decision trees
     content.c          the text that is kept, with lists, tables and code as readers see them
     engine             the kernels, the model's file, and the engine `blocks`
+    learner            labels of blocks by a text, and decision trees by LightGBM
+    lessons            what is learned from a page and the text of a slow engine; measurement of a learned model
     model.npz          the default model: learned from WCXB, a data set by Murrough Foley under CC BY 4.0, by
                        `tests/benchmarks/learn_blocks.py`
 """
