@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -31,11 +32,18 @@ def _own_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def compiled(architecture: str) -> tuple[Step, Step, LayerMonitor]:
+#: Forms of blocks, with the number of graphs that they need of those of a plain block.
+FORMS: dict[str, tuple[dict[str, Any], int]] = {
+    "llama": ({"qk_norm": True}, 1),
+    "olmo2": ({"architecture": "olmo2"}, 1),
+    "windows": ({"window": {"tokens": 4, "layers": ("sliding", "full")}, "sinks": True}, 1),
+    "partly rotated": ({"rotary_fraction": 0.5}, 1),
+}
+
+
+def compiled(form: str) -> tuple[Step, Step, LayerMonitor]:
     """Training and validation steps (of a number and a row length) of a model with compiled blocks."""
-    model = build(
-        Model(architecture=architecture, layers=LAYERS, dim=16, heads=2, kv_heads=1, ffn_dim=16, qk_norm=True), 50, 1
-    )
+    model = build(Model(layers=LAYERS, dim=16, heads=2, kv_heads=1, ffn_dim=16, **FORMS[form][0]), 50, 1)
     stats = LayerMonitor(model, LAYERS, every=2)
     wrap_blocks(model.blocks, Parallel(compile=True))
 
@@ -59,13 +67,15 @@ def compiled(architecture: str) -> tuple[Step, Step, LayerMonitor]:
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("architecture", ["llama", pytest.param("olmo2", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "form", ["llama", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in [*FORMS][1:])]
+)
 def test_nothing_is_compiled_again_over_measured_steps_lengths_and_validation(
-    backend: str, architecture: str, monkeypatch: pytest.MonkeyPatch
+    backend: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     dynamo.counters.clear()
-    train, validate, stats = compiled(architecture)
+    train, validate, stats = compiled(form)
     for length in LENGTHS:
         train(1, length)
         validate(1, length)
