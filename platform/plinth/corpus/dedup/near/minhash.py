@@ -142,7 +142,8 @@ def run(
     how = Comparison.of(ASSET, params.minhash)
     linked, drawn = cluster(ctx, how, params.survivors(), read, layout, found, ranks)
     members = clusters.gather(ctx, ASSET, linked, layout)
-    rates = accuracy.measure(ctx, ASSET, params.minhash, drawn, [slot.documents for slot in places], layout)
+    below, texts = accuracy.limit(found.documents), [slot.documents for slot in places]
+    rates = accuracy.measure(ctx, ASSET, params.minhash, drawn, texts, layout, below)
     step = Step(name=f"{ASSET}/sidecar", version=VERSION)
     items = [
         Item(
@@ -197,7 +198,7 @@ def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
 # that is good enough.
 
 
-VERIFY_VERSION, LINK_VERSION = "1", "2"
+VERIFY_VERSION, LINK_VERSION = "1", "3"
 
 
 @dataclass(frozen=True)
@@ -336,13 +337,13 @@ def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     documents, ranks, links = _open(store, partition)
     with candidates.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
         pairs, values = links.walk(task.what, payload=payload)
-    order = sorted_runs.in_order(pairs, values)
-    fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
-    members = clusters.write_members(store, documents, links.roots(), ranks)
-    if not task.below:
-        return members, fresh
-    survivors = _survivors(store, members, documents, links)
-    return members, fresh, accuracy.draw(store, links, documents, survivors, task.below)
+        order = sorted_runs.in_order(pairs, values)
+        fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
+        members = clusters.write_members(store, documents, links.roots(), ranks)
+        if not task.below:
+            return members, fresh
+        survivors, sets = _survivors(store, members, documents, links), payload if task.what == SETS else None
+        return members, fresh, accuracy.draw(links, documents, survivors, task.below, sets).write(store)
 
 
 def _survivors(store: Store, members: Part, documents: U64, links: Links) -> I64:
