@@ -246,11 +246,21 @@ class RangeReader:
             number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
             columns = (key, number, *rest)
             if mask is not None and number.size:
-                order, kept = np.argsort(number), np.empty(number.size, dtype=np.bool_)
-                kept[order] = mask.take(store, number[order])  # a branch may span half of the corpus
-                columns = tuple(column[kept] for column in columns)
+                kept = _masked(store, mask, number)
+                columns = columns if kept.all() else tuple(column[kept] for column in columns)
             found.append([*columns])
         return [np.concatenate(column) for column in zip(*found, strict=True)]
+
+
+def _masked(store: Store, mask: Column, number: U64) -> Bools:
+    """Return the mask values of some documents, in any order."""
+    least = number.min()
+    span = int(number.max() - least) + 1
+    if span <= number.size:
+        return mask.take(store, least + np.arange(span, dtype=np.uint64))[number - least].view(np.bool_)
+    order, kept = np.argsort(number), np.empty(number.size, dtype=np.bool_)
+    kept[order] = mask.take(store, number[order])  # a branch may span half of the corpus
+    return kept
 
 
 @dataclass(frozen=True)

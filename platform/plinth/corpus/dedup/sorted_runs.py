@@ -261,9 +261,26 @@ def in_order(key: U64, *ties: U64) -> I64:
         among[1:] |= equal
         among[:-1] |= equal
         places = np.flatnonzero(among)
+        group = np.append(np.uint64(0), np.cumsum(~equal, dtype=np.uint64))[places]
         mine = order[places]
-        order[places] = mine[np.lexsort((*(tie[mine] for tie in reversed(ties)), key[mine]))]
+        order[places] = mine[_order_in_groups(group, [tie[mine] for tie in ties])]
     return order
+
+
+def _order_in_groups(group: U64, ties: Sequence[U64]) -> I64:
+    """Return the row positions that sort the rows by group and by the other columns. If one other column and the groups
+    fit into 64 bits, they are sorted as one number, which is faster."""
+    first, *rest = ties
+    least = first.min()
+    bits = int(first.max() - least).bit_length()
+    if rest or bits + int(group[-1]).bit_length() > 64:
+        return np.lexsort((*reversed(ties), group))
+    return np.argsort(group << np.uint64(bits) | (first - least))
+
+
+def stable_order(key: U64) -> I64:
+    """Return the row positions that sort the rows by key, and rows with equal keys by their position."""
+    return in_order(key, np.arange(key.size, dtype=np.uint64))
 
 
 # What global steps share: ranges of keys, some rows of a part, 16-byte values as two halves.

@@ -106,7 +106,9 @@ class Sample:
         table = np.concatenate(found, axis=1)
         table = table.take(sorted_runs.in_order(*table[:3]), axis=1)
         others, hashes, overlap = np.split(table[6:], (OTHERS, 2 * OTHERS))
-        return cls(*table[:6], others, hashes, overlap.astype(np.uint32).view(np.float32))
+        own, document, question, candidates, bands, together = table[:6]
+        similarity = overlap.astype(np.uint32).view(np.float32)
+        return cls(own, document, question, candidates, bands, together, others, hashes, similarity)
 
     def write(self, store: Store, stats: Mapping[str, Any] | None = None) -> Part:
         """Write a sorted run."""
@@ -424,7 +426,7 @@ def represented(sample: Sample, duplicates: I64, params: MinHash) -> F64:
     out = np.zeros(duplicates.size)
     for of in sets:
         mine = duplicates & of == of
-        every = -sum(_sign(one) * none[one] for one in none if one & of == one)
+        every = np.sum([-_sign(one) * none[one] for one in none if one & of == one], axis=0)
         out[mine] += _sign(of) / every[mine]
     out[(duplicates == SUBSETS) & (sample.candidates > OTHERS)] = 1
     return out

@@ -126,7 +126,7 @@ def write_shared(store: Store, key: U64, at: U64) -> Part:
     new = np.ones(key.size, dtype=np.bool_)
     new[1:] = key[1:] != key[:-1]
     first = at[new][np.cumsum(new) - 1]
-    order = np.argsort(at, kind="stable")  # keys stay in order
+    order = sorted_runs.stable_order(at)  # keys stay in order
     return sorted_runs.write(store, "shared.run", SHARED, [(at[order], key[order], first[order])], SHARED_COLUMNS)
 
 
@@ -167,7 +167,7 @@ ROUTE_ROWS = 4_000_000
 
 def _write_routed(store: Store, rows: Sequence[tuple[U64, ...]]) -> Part:
     table = [np.concatenate(column) for column in zip(*rows, strict=True)]
-    order = np.argsort(table[0], kind="stable")
+    order = sorted_runs.stable_order(table[0])
     return sorted_runs.write(store, "routed.run", ROUTED, [[column[order] for column in table]], 3)
 
 
@@ -201,7 +201,7 @@ def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) ->
         keys.append(key)
         documents.append(at)
     key, at = np.concatenate(keys), np.concatenate(documents)
-    order = np.argsort(key, kind="stable")  # runs are in order of documents
+    order = sorted_runs.stable_order(key)  # runs are in order of documents
     return key[order], at[order]
 
 
@@ -281,16 +281,15 @@ class _Carry:
 
 def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
     rows, component = _wanted(store, task)
-    order = np.argsort(component, kind="stable")
+    order = sorted_runs.stable_order(component)
     values = list(task.values(store, task.read, rows))
-    sizes = np.array([one.size for one in values], dtype=np.uint64)
-    checks = np.array([checksum(one) for one in values], dtype=np.uint64)
-    starts = np.zeros(rows.size, dtype=np.uint64)
-    starts[1:] = np.cumsum(sizes[order])[:-1] if rows.size else starts[1:]
-    numbers = rows[order].astype(np.uint64) + np.uint64(task.base)
-    columns = (component[order], numbers, starts, sizes[order], checks[order])
-    places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
     flat = np.concatenate([np.empty(0, np.uint64), *(values[i] for i in order)])
+    sizes = np.array([values[i].size for i in order], dtype=np.int64)
+    starts, checks = np.cumsum(sizes) - sizes, np.empty(rows.size, dtype=np.uint64)
+    checksums(flat, starts, sizes, checks)
+    numbers = rows[order].astype(np.uint64) + np.uint64(task.base)
+    columns = (component[order], numbers, starts.astype(np.uint64), sizes.astype(np.uint64), checks)
+    places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
     return places, sidecars.write(store, "values.flat", flat)
 
 
@@ -381,8 +380,8 @@ def rearrange(values: U64, start: I64, size: I64, out: U64) -> None:
 
 
 @compiled
-def checksum(values: U64) -> int:
-    """Return a 64-bit checksum of the values, which depends on their order."""
+def checksums(values: U64, start: I64, size: I64, out: U64) -> None:
+    """Write to `out` a 64-bit checksum of each slice of values, which depends on their order."""
 
 
 @contextmanager
