@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from plinth.corpus.dedup.sorted_runs import END, ranges
 from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.records import Part, Step
 from plinth.storage.store import Store
-from plinth_text.arrays import U64, Bools
+from plinth_text.arrays import U8, U64, Bools
 
 # Many runs to a bounded number, so that no reduce task opens a file per part of the corpus.
 #
@@ -33,8 +33,8 @@ LEVEL_VERSION = "1"
 
 #: Maximum number of runs that a reader opens, and number of runs per merge.
 MOST_RUNS, LEVEL_FAN = 64, 32
-#: Rows that one merging task holds.
-MERGE_ROWS = 2_000_000
+#: Rows that one merging task holds, that a task sorts in memory at most, and that it reads at a time of a single key.
+MERGE_ROWS, HEAVY_ROWS, CHUNK_ROWS = 2_000_000, 8_000_000, 2**20
 
 
 def keyed(parts: Iterable[Part]) -> str:
@@ -96,13 +96,13 @@ def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tup
         yield tuple(column[order] for column in table)
 
 
-def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, int]]:
+def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int, low: int = 0, high: int = END) -> list[tuple[int, int]]:
     """Return half-open key ranges with about `rows` rows each, for any distribution of keys. Rows with the same key are
     always in the same range."""
     firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.first for one in opened)]))
     every = max(1, rows // sorted_runs.BLOCK_ROWS)
-    inner = np.unique(firsts[every::every]).tolist()
-    return [(low, high) for low, high in pairwise([0, *inner, sorted_runs.END]) if low < high]
+    inner = [cut for cut in np.unique(firsts[every::every]).tolist() if low < cut < high]
+    return [(begin, end) for begin, end in pairwise([low, *inner, high]) if begin < end]
 
 
 # A tree of runs: one leaf per part of documents, merged where there are more than a reader should open.
@@ -238,18 +238,44 @@ class RangeReader:
     def read(self, store: Store, low: int, high: int, mask: Column | None = None) -> list[U64]:
         """Return the key, the document number and the other columns of all rows with low <= key < high. If `mask` is
         set, only documents with a nonzero mask value are included."""
-        found: list[list[U64]] = []
+        found = []
         for run, first in self.branches:
             with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
-                key, at, *rest = opened.slice(low, high)
-            bases = np.asarray(sidecars.open_flat(store, first, "<u8"))
-            number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
-            columns = (key, number, *rest)
-            if mask is not None and number.size:
-                kept = _masked(store, mask, number)
-                columns = columns if kept.all() else tuple(column[kept] for column in columns)
-            found.append([*columns])
+                found.append(_addressed(store, first, mask, opened.slice(low, high)))
         return [np.concatenate(column) for column in zip(*found, strict=True)]
+
+    def chunks(self, store: Store, low: int, high: int, mask: Column | None = None) -> Iterator[tuple[U64, ...]]:
+        """Yield the same rows as `read` in any order, about `CHUNK_ROWS` at a time."""
+        for run, first in self.branches:
+            with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
+                for columns in opened.chunks(CHUNK_ROWS, low, high):
+                    yield _addressed(store, first, mask, columns)
+
+    def pieces(self, store: Store, low: int, high: int) -> Iterator[tuple[int, int, bool]]:
+        """Divide a range of keys into ranges that a task can hold, and single keys that have too many rows. The last
+        value is True for these: read them in chunks."""
+        with ExitStack() as stack:
+            runs = [run for run, _ in self.branches]
+            opened = [stack.enter_context(sorted_runs.SortedRun(store, run, self.kind, self.identity)) for run in runs]
+            whole = sum(one.most_rows(low, high) for one in opened) <= HEAVY_ROWS
+            for begin, end in ((low, high),) if whole else cuts(opened, HEAVY_ROWS // 4, low, high):
+                if sum(one.most_rows(begin, end) for one in opened) <= HEAVY_ROWS:
+                    yield begin, end, False
+                else:
+                    yield begin, begin + 1, True
+                    yield begin + 1, end, False
+
+
+def _addressed(store: Store, first: Part, mask: Column | None, columns: tuple[U64, ...]) -> tuple[U64, ...]:
+    """Replace addresses in a branch by document numbers, and leave out the documents that the mask does not select."""
+    key, at, *rest = columns
+    bases = np.asarray(sidecars.open_flat(store, first, "<u8"))
+    number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
+    columns = (key, number, *rest)
+    if mask is None or not number.size:
+        return columns
+    kept = _masked(store, mask, number)
+    return columns if kept.all() else tuple(column[kept] for column in columns)
 
 
 def _masked(store: Store, mask: Column, number: U64) -> Bools:
@@ -257,7 +283,8 @@ def _masked(store: Store, mask: Column, number: U64) -> Bools:
     least = number.min()
     span = int(number.max() - least) + 1
     if span <= number.size:
-        return mask.take(store, least + np.arange(span, dtype=np.uint64))[number - least].view(np.bool_)
+        values: U8 = mask.take(store, least + np.arange(span, dtype=np.uint64))
+        return values[number - least].astype(np.bool_)
     order, kept = np.argsort(number), np.empty(number.size, dtype=np.bool_)
     kept[order] = mask.take(store, number[order])  # a branch may span half of the corpus
     return kept
@@ -292,6 +319,16 @@ class Range:
         first[1:] = np.any([column[1:] != column[:-1] for column in (columns[0], *columns[2:3])], axis=0)
         return first, columns
 
+    def pieces(self, store: Store) -> Iterator[tuple[Range, bool]]:
+        """Yield ranges that together have the same rows, and True if a range is a single key with too many rows for
+        `read`."""
+        for low, high, heavy in self.reader.pieces(store, self.low, self.high):
+            yield replace(self, low=low, high=high), heavy
+
+    def chunks(self, store: Store) -> Iterator[tuple[U64, ...]]:
+        """Yield the columns of the range in any order, a bounded number of rows at a time."""
+        return self.reader.chunks(store, self.low, self.high, self.mask)
+
 
 def reduce(
     ctx: Context,
@@ -303,7 +340,8 @@ def reduce(
     mask: Column | None = None,
     given: tuple[Column, ...] = (),
 ) -> list[Part]:
-    """Run a step on each range of keys, with about `range_rows` rows per range. Keys must be uniformly distributed."""
+    """Run a step on each range of keys, with about `range_rows` rows per range unless a key has more, and return all
+    parts. Keys must be uniformly distributed."""
     read, runs = [one.key for one in ((mask, *given) if mask else given)], reader.key
     items = [
         Item(
@@ -313,4 +351,4 @@ def reduce(
         )
         for low, high in (ranges(reader.rows, range_rows) if reader.branches else ())
     ]
-    return [made[0] for made in run_items(ctx, step, fn, items, label=label)]
+    return [part for made in run_items(ctx, step, fn, items, label=label) for part in made]

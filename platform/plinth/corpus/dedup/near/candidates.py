@@ -28,6 +28,7 @@ from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import Range, RangeReader, cuts, keyed, levels, narrow, reduce
+from plinth.corpus.dedup.sorted_runs import END
 from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
@@ -114,10 +115,26 @@ def groups(ctx: Context, reader: RangeReader, mask: Column, range_rows: int) -> 
 
 
 def _group(store: Store, task: Range) -> tuple[Part, ...]:
-    first, (key, at) = task.read(store)
-    shared = ~first
-    shared[:-1] |= ~first[1:]
-    return (write_shared(store, key[shared], at[shared]),)
+    made = list[Part]()
+    for piece, heavy in task.pieces(store):
+        if heavy:
+            made += _one_key(store, piece)
+            continue
+        first, (key, at) = piece.read(store)
+        shared = ~first
+        shared[:-1] |= ~first[1:]
+        made.append(write_shared(store, key[shared], at[shared]))
+    return tuple(made)
+
+
+def _one_key(store: Store, task: Range) -> Iterator[Part]:
+    """Write the documents that share a single key, in several runs."""
+    found = [(at.size, at.min(initial=END - 1)) for _, at in task.chunks(store)]
+    if sum(size for size, _ in found) > 1:
+        least = min(first for _, first in found)
+        for key, at in task.chunks(store):
+            chunk = [np.sort(at), key, np.full(at.size, least)]
+            yield sorted_runs.write(store, "shared.run", SHARED, [chunk], SHARED_COLUMNS)
 
 
 def write_shared(store: Store, key: U64, at: U64) -> Part:
