@@ -20,7 +20,7 @@ from plinth.corpus.dedup.sorted_runs import END, ranges
 from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.records import Part, Step
 from plinth.storage.store import Store
-from plinth_text.arrays import U8, U64, Bools
+from plinth_text.arrays import U64, Bools
 
 # Many runs to a bounded number, so that no reduce task opens a file per part of the corpus.
 #
@@ -89,20 +89,42 @@ def _merge_level(store: Store, task: _LevelMerge) -> tuple[Part, ...]:
 
 def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tuple[U64, ...]]:
     """Merge sorted runs, and yield their rows in sorted order, about `rows` at a time."""
-    for low, high in cuts(opened, rows):
+    for low, high in cuts([one.first for one in opened], rows):
         slices = [one.slice(low, high) for one in opened]
         table = [np.concatenate(column) for column in zip(*slices, strict=True)]
         order = sorted_runs.in_order(*table)
         yield tuple(column[order] for column in table)
 
 
-def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int, low: int = 0, high: int = END) -> list[tuple[int, int]]:
+def cuts(first: Sequence[U64], rows: int, low: int = 0, high: int = END) -> list[tuple[int, int]]:
     """Return half-open key ranges with about `rows` rows each, for any distribution of keys. Rows with the same key are
-    always in the same range."""
-    firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.first for one in opened)]))
+    always in the same range.
+
+    Args:
+        first: by sorted run, the first key of every block.
+    """
+    firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *first]))
     every = max(1, rows // sorted_runs.BLOCK_ROWS)
     inner = [cut for cut in np.unique(firsts[every::every]).tolist() if low < cut < high]
     return [(begin, end) for begin, end in pairwise([low, *inner, high]) if begin < end]
+
+
+def pieces(first: Sequence[U64], heavy_rows: int, low: int = 0, high: int = END) -> Iterator[tuple[int, int, bool]]:
+    """Divide a range of keys like `cuts`, into ranges of about a quarter of `heavy_rows` rows, and single keys with
+    more than `heavy_rows` rows. The last value is True for these."""
+    for begin, end in cuts(first, heavy_rows // 4, low, high):
+        if most_rows(first, begin, end) > heavy_rows:
+            yield begin, begin + 1, True
+            yield begin + 1, end, False
+        else:
+            yield begin, end, False
+
+
+def most_rows(first: Sequence[U64], low: int, high: int) -> int:
+    """Return an upper limit to the number of rows with low <= key < high."""
+    ends = np.array([low, min(high, END - 1)], dtype=np.uint64)
+    blocks = (1 + int(np.diff(np.searchsorted(keys, ends))[0]) for keys in first if keys.size)
+    return sorted_runs.BLOCK_ROWS * sum(blocks)
 
 
 # A tree of runs: one leaf per part of documents, merged where there are more than a reader should open.
@@ -182,16 +204,19 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
     with ExitStack() as stack:
         opened = [stack.enter_context(sorted_runs.SortedRun(store, part, task.kind)) for part in task.parts]
         numbers = (0, *accumulate(task.sizes))
-        rows = sum(one.rows for one in opened)
+
+        def moved(columns: tuple[U64, ...], number: int) -> tuple[U64, ...]:
+            key, at, *rest = columns
+            return key, at + np.uint64(number << 32), *rest
 
         def chunks() -> Iterator[tuple[U64, ...]]:
-            for low, high in ranges(rows, MERGE_ROWS):
-                slices = [one.slice(low, high) for one in opened]
-                moved = [
-                    (key, at + np.uint64(number << 32), *rest)
-                    for (key, at, *rest), number in zip(slices, numbers, strict=False)
-                ]
-                table = [np.concatenate(column) for column in zip(*moved, strict=True)]
+            for low, high, heavy in pieces([one.first for one in opened], 4 * MERGE_ROWS):
+                if heavy:  # a single key: slot by slot
+                    for one, number in zip(opened, numbers, strict=False):
+                        yield from (moved(columns, number) for columns in one.chunks(CHUNK_ROWS, low, high))
+                    continue
+                slices = [moved(one.slice(low, high), at) for one, at in zip(opened, numbers, strict=False)]
+                table = [np.concatenate(column) for column in zip(*slices, strict=True)]
                 order = sorted_runs.in_order(*table)
                 yield tuple(column[order] for column in table)
 
@@ -254,16 +279,13 @@ class RangeReader:
     def pieces(self, store: Store, low: int, high: int) -> Iterator[tuple[int, int, bool]]:
         """Divide a range of keys into ranges that a task can hold, and single keys that have too many rows. The last
         value is True for these: read them in chunks."""
-        with ExitStack() as stack:
-            runs = [run for run, _ in self.branches]
-            opened = [stack.enter_context(sorted_runs.SortedRun(store, run, self.kind, self.identity)) for run in runs]
-            whole = sum(one.most_rows(low, high) for one in opened) <= HEAVY_ROWS
-            for begin, end in ((low, high),) if whole else cuts(opened, HEAVY_ROWS // 4, low, high):
-                if sum(one.most_rows(begin, end) for one in opened) <= HEAVY_ROWS:
-                    yield begin, end, False
-                else:
-                    yield begin, begin + 1, True
-                    yield begin + 1, end, False
+        first = []
+        for run, _ in self.branches:  # one after the other: the footers of all are more than a task should hold
+            with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
+                first.append(opened.first_keys(low, high))
+        if most_rows(first, low, high) <= HEAVY_ROWS:
+            return iter([(low, high, False)])
+        return pieces(first, HEAVY_ROWS, low, high)
 
 
 def _addressed(store: Store, first: Part, mask: Column | None, columns: tuple[U64, ...]) -> tuple[U64, ...]:
@@ -283,8 +305,9 @@ def _masked(store: Store, mask: Column, number: U64) -> Bools:
     least = number.min()
     span = int(number.max() - least) + 1
     if span <= number.size:
-        values: U8 = mask.take(store, least + np.arange(span, dtype=np.uint64))
-        return values[number - least].astype(np.bool_)
+        values = mask.take(store, least + np.arange(span, dtype=np.uint64))
+        of_each: Bools = values[number - least] != 0
+        return of_each
     order, kept = np.argsort(number), np.empty(number.size, dtype=np.bool_)
     kept[order] = mask.take(store, number[order])  # a branch may span half of the corpus
     return kept

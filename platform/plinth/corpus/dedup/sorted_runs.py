@@ -172,10 +172,10 @@ class SortedRun:
         last = self.first.size if high >= END else int(np.searchsorted(self.first, np.uint64(high)))
         return first, max(first, last)
 
-    def most_rows(self, low: int, high: int) -> int:
-        """Return the number of rows in the blocks that may have rows with low <= key < high."""
+    def first_keys(self, low: int, high: int) -> U64:
+        """Return the first keys of the blocks that may have rows with low <= key < high."""
         first, last = self._within(low, high)
-        return min(self.rows, last * BLOCK_ROWS) - min(self.rows, first * BLOCK_ROWS)
+        return np.array(self.first[first:last])
 
     def all(self) -> tuple[U64, ...]:
         """Return the columns of all rows."""

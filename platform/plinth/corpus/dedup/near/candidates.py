@@ -343,7 +343,7 @@ def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[U6
 def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
     with ExitStack() as stack:
         opened = [stack.enter_context(sorted_runs.SortedRun(store, one.places, PAYLOAD)) for one in task]
-        values = [sidecars.open_flat(store, one.values, "<u8") for one in task]
+        values = [partial(sidecars.read_flat, store, one.values, "<u8") for one in task]
         rows = sum(one.places.rows for one in task)
         held = max(1, MERGE_VALUES * rows // max(1, sum(one.values.rows for one in task)))
         path = stack.enter_context(store.staging(".flat"))
@@ -353,7 +353,7 @@ def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
 
         def chunks() -> Iterator[tuple[U64, ...]]:
             nonlocal written
-            for low, high in cuts(opened, held):
+            for low, high in cuts([one.first for one in opened], held):
                 component, number, start, size, check, ordered = _range(opened, values, low, high)
                 with named_failures(path):
                     ordered.tofile(target)
@@ -367,14 +367,14 @@ def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
 
 
 def _range(
-    opened: Sequence[sorted_runs.SortedRun], values: Sequence[U64], low: int, high: int
+    opened: Sequence[sorted_runs.SortedRun], values: Sequence[Callable[[int, int], U64]], low: int, high: int
 ) -> tuple[U64, U64, U64, U64, U64, U64]:
     """Read the columns of `PAYLOAD` and their values for a range of components, from several pieces. Rows are sorted by
     component and document."""
     slices = [one.slice(low, high) for one in opened]
     held = [
-        np.asarray(mine[int(start[0]) : int(start[0] + size.sum())] if start.size else mine[:0])
-        for mine, (_, _, start, size, _) in zip(values, slices, strict=True)
+        read(int(start[0]), int(size.sum())) if start.size else np.empty(0, np.uint64)
+        for read, (_, _, start, size, _) in zip(values, slices, strict=True)
     ]
     shifts = (0, *accumulate(one.size for one in held))
     moved = [

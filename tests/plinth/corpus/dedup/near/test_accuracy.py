@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.dedup.near import accuracy, linking, minhash
-from plinth.corpus.dedup.near.accuracy import Sample
+from plinth.corpus.dedup.near import accuracy, linking, minhash, sample
+from plinth.corpus.dedup.near.sample import Sample
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.storage.state import StepCache
 from plinth_text.similarity import band_keys, permutations, recall
@@ -71,8 +71,8 @@ def test_nothing_removed_is_nothing_measured(tiny: Any) -> None:
 
 
 def test_the_sample_is_bounded_and_the_same_in_any_partition(tiny: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(accuracy, "POOL", 100)
-    monkeypatch.setattr(accuracy, "PER_STRATUM", 7)
+    monkeypatch.setattr(sample, "POOL", 100)
+    monkeypatch.setattr(sample, "PER_STRATUM", 7)
     picks, template = random.Random(7), [f"template{i}" for i in range(60)]
     docs = [tiny.Doc(" ".join([*template, *words(picks)[:40]])) for _ in range(80)]  # a crowd under every key
     docs += [tiny.Doc(" ".join(text)) for base in map(words, [picks] * 60) for text in (base, changed(base, 90, 4))]
@@ -90,13 +90,13 @@ def test_the_sample_is_bounded_and_the_same_in_any_partition(tiny: Any, monkeypa
 def drawn(rows: list[tuple[int, int, int, list[float]]]) -> Sample:
     """A sample by hand: question, bands, bit set of candidates in one cluster, similarities to the candidates, which
     are independent of each other."""
-    overlap = np.zeros((accuracy.SUBSETS, len(rows)), dtype=np.float32)
+    overlap = np.zeros((sample.SUBSETS, len(rows)), dtype=np.float32)
     for column, (*_, similarities) in enumerate(rows):
         for subset in range(1, 2 ** len(similarities)):
             overlap[subset - 1, column] = np.prod([s for i, s in enumerate(similarities) if subset >> i & 1])
     question, bands, together = (np.array([row[i] for row in rows], dtype=np.uint64) for i in range(3))
     candidates, number = np.array([len(row[3]) for row in rows], dtype=np.uint64), np.arange(len(rows), dtype=np.uint64)
-    others = np.zeros((accuracy.OTHERS, len(rows)), dtype=np.uint64)
+    others = np.zeros((sample.OTHERS, len(rows)), dtype=np.uint64)
     return Sample(number, number, question, candidates, bands, together, others, others, overlap)
 
 
@@ -119,11 +119,11 @@ def test_rates_by_hand() -> None:
 
 def test_a_document_stands_for_the_ones_without_a_common_band() -> None:
     params = MinHash(bands=1, rows=1, threshold=0.8)  # the probability of a common band is the similarity
-    sample = drawn([(1, 1, 1, [0.8]), (1, 1, 1, [0.9, 0.8]), (1, 1, 1, [0.9, 0.9, 0.9]), (1, 1, 1, [0.9, 0.1])])
-    made = accuracy.represented(sample, np.array([1, 3, 7, 1]), params)
+    few = drawn([(1, 1, 1, [0.8]), (1, 1, 1, [0.9, 0.8]), (1, 1, 1, [0.9, 0.9, 0.9]), (1, 1, 1, [0.9, 0.1])])
+    made = accuracy.represented(few, np.array([1, 3, 7, 1]), params)
     assert made == pytest.approx([1 / 0.8, 1 - (1 - 1 / 0.9) * (1 - 1 / 0.8), 1 - (1 - 1 / 0.9) ** 3, 1 / 0.9])
-    sample.candidates[2] = 4
-    assert accuracy.represented(sample, np.array([1, 3, 7, 1]), params)[2] == 1
+    few.candidates[2] = 4
+    assert accuracy.represented(few, np.array([1, 3, 7, 1]), params)[2] == 1
 
 
 def test_overlaps_are_those_of_sets() -> None:
@@ -133,7 +133,7 @@ def test_overlaps_are_those_of_sets() -> None:
     size[::3, 3] = 0  # a candidate less
     start = np.cumsum([0, *(len(one) for one in sets)])[:-1].reshape(10, 4)
     values, out = np.array([at for one in sets for at in one], dtype=np.uint64), np.empty((10, 7), dtype=np.float32)
-    accuracy.overlaps(values, start, size, out)
+    sample.overlaps(values, start, size, out)
     for row, subset in itertools.product(range(10), range(1, 8)):
         few = [set(sets[4 * row + i]) if size[row, i] else set() for i in range(4) if i == 0 or subset >> (i - 1) & 1]
         assert out[row, subset - 1] == np.float32(len(set.intersection(*few)) / len(set.union(*few)))
@@ -143,7 +143,7 @@ def test_overlaps_are_those_of_sets() -> None:
 def test_intervals_hold_the_truth_and_estimates_are_unbiased(
     monkeypatch: Any, clusters: int, runs: int, pool: int
 ) -> None:
-    monkeypatch.setattr(accuracy, "POOL", pool)
+    monkeypatch.setattr(sample, "POOL", pool)
     picks, texts, label = random.Random(9), list[str](), list[int]()
     for cluster in range(clusters):  # pairs of similarity 82 / 98, and triples of 85 / 95 and 80 / 100
         base = words(picks)
@@ -174,7 +174,7 @@ def one_run(texts: list[str], label: Any, seed: int) -> tuple[float, ...]:
     links.walk(linking.SETS, payload=payload)
     root = links.roots()
     candidates = np.unique(node[order][np.isin(key[order], key[order][1:][np.diff(key[order]) == 0])]).size
-    below = accuracy.limit(candidates)
-    sample, pool = accuracy.choose(accuracy.draw(links, np.arange(label.size).astype(np.uint64), root, below, payload))
-    rate = accuracy.rates(sample, pool, params, below / 2**64)["recall"]
-    return np.mean(np.bincount(root)[root] > 1), rate["value"], rate["low"], rate["high"]
+    below = sample.limit(candidates)
+    chosen, pool = sample.choose(sample.draw(links, np.arange(label.size).astype(np.uint64), root, below, payload))
+    rate = accuracy.rates(chosen, pool, params, below / 2**64)["recall"]
+    return float(np.mean(np.bincount(root)[root] > 1)), rate["value"], rate["low"], rate["high"]

@@ -1,6 +1,6 @@
 #include "plinth_text/compiled/kernel.h"
 
-enum { OTHERS = 3, SUBSETS = 7 }; /* as in accuracy.py */
+enum { OTHERS = 3, SUBSETS = 7 }; /* as in sample.py */
 
 /* Merges the sets of a row and counts the values by the sets that have them. */
 KERNEL void overlaps(u64_in values, i64_rows_in start, i64_rows_in size, f32_rows_out out) {
