@@ -159,7 +159,7 @@ def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArr
 
 def read_flat(store: Store, part: Part, dtype: str, first: int, count: int) -> npt.NDArray[Any]:
     """Read `count` values of a flat column from number `first` on. The memory that a mapped column takes grows with
-    every page that is read; this reads into memory that is given back.
+    every page that is read; these values are read into memory that is freed.
 
     Raises:
         MissingError, IntegrityError: as in `open_flat`.
