@@ -108,12 +108,36 @@ def bands(ctx: Context, params: MinHash, places: Sequence[sidecars.Slot]) -> lis
     return run_tree.tree(ctx, index.BANDS, 2, leaves)
 
 
+@dataclass(frozen=True)
+class Watched:
+    """Task function that notes the most anonymous and mapped memory of its task, in a file in `folder`."""
+
+    fn: Any
+    name: str
+    folder: Path
+
+    def __call__(self, store: Store, task: Any) -> tuple[Part, ...]:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        made: tuple[Part, ...] = self.fn(store, task)
+        with (self.folder / f"{os.getpid()}.peaks").open("a") as file:
+            file.write(f"{bench_dedup._peak_mb(os.getpid()):.0f} {self.name}\n")
+        return made
+
+
 class Frugal:
     """`run_items` that deletes tables which no later step reads, and keeps the size of what is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.parts: dict[str, list[Part]] = defaultdict(list)
-        self.peak_bytes = 0
+        self.peak_bytes, self.folder = 0, folder
+
+    def peaks(self) -> dict[str, int]:
+        """The largest task's megabytes, by step."""
+        lines = [line for path in self.folder.glob("*.peaks") for line in path.read_text().splitlines()]
+        found: dict[str, int] = defaultdict(int)
+        for peak, name in (line.split(" ", 1) for line in lines):
+            found[name] = max(found[name], int(peak))
+        return dict(sorted(found.items()))
 
     def __call__(self, ctx: Context, step: Step, fn: Any, items: Sequence[Item], **named: Any) -> Any:
         read = repr([item.task for item in items]) if step.name in OBSOLETE else ""
@@ -124,8 +148,8 @@ class Frugal:
                 self.parts["kept"].append(part)
             else:
                 ctx.store.remove(part.blob)
-        made = run_items(ctx, step, fn, items, **named)
         name = f"{step.name} {step.params['kind']}" if step.name == "dedup/narrow" else step.name
+        made = run_items(ctx, step, Watched(fn, name, self.folder), items, **named)
         self.parts[name] += [part for parts in made for part in parts]
         used = sum(path.stat().st_size for path in ctx.store.files.rglob("*") if path.is_file())
         self.peak_bytes = max(self.peak_bytes, used)
@@ -145,7 +169,7 @@ def measure(folder: Path, total: int, workers: int) -> dict[str, Any]:
         kept = [parts[1].model_copy(update={"name": f"{BUCKET}/{parts[1].name}"}) for parts in made]
         before = manifest(exact.ASSET, step, {}, kept, {"considered": total, "considered_bytes": total})
     ctx.costs.clear()
-    frugal = Frugal()
+    frugal = Frugal(folder)
     for module in (candidates, clusters, components, linking, minhash, run_tree, sidecars):
         module.run_items = frugal  # type: ignore[attr-defined]
     index.bands, candidates.values_of = bands, lambda params: values  # type: ignore[assignment]
@@ -156,7 +180,7 @@ def measure(folder: Path, total: int, workers: int) -> dict[str, Any]:
         signed = {BUCKET: documents}
         found: Manifest = minhash.run(ctx, PARAMS, {BUCKET: documents}, signed, before)
         seconds = time.perf_counter() - started
-        peaks = [bench_dedup._peak_mb(worker.pid) for worker in engine._pool]
+        peaks = frugal.peaks().values()
     steps = {name: cost for name, cost in sorted(ctx.costs.items()) if cost.tasks}
     own = sum(cost.cpu_s for name, cost in steps.items() if not name.startswith("bench/"))
     return {
@@ -165,6 +189,7 @@ def measure(folder: Path, total: int, workers: int) -> dict[str, Any]:
         "seconds": seconds,
         "workers": workers,
         "worker_peak_mb": max(peaks),
+        "steps_peak_mb": frugal.peaks(),
         "driver_peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "disk_peak_gb": frugal.peak_bytes / 1e9,
         "tasks": sum(cost.tasks for cost in steps.values()),

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,18 +150,34 @@ def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArr
     Raises:
         MissingError, IntegrityError: the column is missing, incomplete, or has a different length than its rows.
     """
-    path, kind = store.open_path(part.blob), np.dtype(dtype)
-    if part.blob.bytes != part.rows * width * kind.itemsize:
-        raise IntegrityError(
-            f"the size of column {part.name} ({part.blob.md5}) does not match its number of rows",
-            found=f"{part.blob.bytes} bytes",
-            expected=f"{part.rows} rows of {width * kind.itemsize} bytes",
-            remedy="delete the blob from the store and run the same command again",
-        )
+    path, kind = _path(store, part, dtype, width), np.dtype(dtype)
     shape = (part.rows,) if width == 1 else (part.rows, width)
     if part.rows == 0:
         return np.empty(shape, kind)
     return np.memmap(path, dtype=kind, mode="r", shape=shape)
+
+
+def read_flat(store: Store, part: Part, dtype: str, first: int, count: int) -> npt.NDArray[Any]:
+    """Read `count` values of a flat column from number `first` on. The memory that a mapped column takes grows with
+    every page that is read; these values are read into memory that is freed.
+
+    Raises:
+        MissingError, IntegrityError: as in `open_flat`.
+    """
+    return np.fromfile(_path(store, part, dtype, 1), dtype, count, offset=first * np.dtype(dtype).itemsize)
+
+
+def _path(store: Store, part: Part, dtype: str, width: int) -> Path:
+    """Return the file of a flat column that is complete."""
+    path, size = store.open_path(part.blob), width * np.dtype(dtype).itemsize
+    if part.blob.bytes != part.rows * size:
+        raise IntegrityError(
+            f"the size of column {part.name} ({part.blob.md5}) does not match its number of rows",
+            found=f"{part.blob.bytes} bytes",
+            expected=f"{part.rows} rows of {size} bytes",
+            remedy="delete the blob from the store and run the same command again",
+        )
+    return path
 
 
 @dataclass(frozen=True)

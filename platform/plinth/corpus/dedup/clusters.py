@@ -7,7 +7,7 @@ ranks. The order of parts and the number of workers have no effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +67,35 @@ def write_members(store: Store, at: U64, group: I64, ranks: U64) -> Part:
     columns = (at, high[first][group], low[first][group], sizes << np.uint64(1) | survivor)
     chunk = [column[listed] for column in columns]
     return sorted_runs.write(store, "members.run", MEMBERS, [chunk], MEMBER_COLUMNS)
+
+
+def write_large(store: Store, chunks: Callable[[], Iterable[tuple[U64, U64, U64]]]) -> Iterator[Part]:
+    """Write the documents of a few clusters of any size as several sorted runs, in bounded memory.
+
+    Args:
+        chunks: function that iterates over the documents: [N] numbers, ascending, [N] any number that identifies the
+            cluster, and [N, 3] ids and ranks as in `write_members`. It is called twice.
+    """
+    found: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}  # size, smallest id, best document
+    for at, group, ranks in chunks():
+        high, low, rank = ranks.T
+        for number in np.unique(group).tolist():
+            mine = np.flatnonzero(group == number)
+            first, kept = (
+                mine[np.lexsort([key[mine] for key in keys])[0]] for keys in ((low, high), (low, high, rank))
+            )
+            least = int(high[first]), int(low[first])
+            best = int(rank[kept]), int(high[kept]), int(low[kept]), int(at[kept])
+            size, *others = found.get(number, (0, least, best))
+            found[number] = size + mine.size, min(others[0], least), min(others[1], best)
+    for at, group, _ in chunks():
+        listed = [(number, *found[number]) for number in np.unique(group).tolist() if found[number][0] > 1]
+        for number, size, (high, low), (*_, kept) in listed:
+            mine = at[group == number]
+            columns = (np.full(mine.size, value, dtype=np.uint64) for value in (high, low, size << 1))
+            chunk = [mine, *columns]
+            chunk[3] |= mine == np.uint64(kept)
+            yield sorted_runs.write(store, "members.run", MEMBERS, [chunk], MEMBER_COLUMNS)
 
 
 def _starts(group: I64) -> Bools:

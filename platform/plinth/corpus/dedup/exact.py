@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from plinth.corpus.sidecars import Column, Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
 from plinth.storage.store import Store
+from plinth_text.arrays import U64
 from plinth_text.unicode import digests, utf8
 
 ASSET = "dedup/exact"
@@ -125,13 +127,26 @@ def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], ranks: Column, 
 
 
 def _group(store: Store, task: Range) -> tuple[Part, ...]:
-    new, (_, at, _) = task.read(store)
-    group = np.cumsum(new) - 1
-    listed = np.bincount(group, minlength=1)[group] > 1 if at.size else new
-    at, group = at[listed], group[listed]
-    back = np.argsort(at)  # numbers of documents are unique
-    ranks = task.given[0].take(store, at[back])
-    return (clusters.write_members(store, at[back], group[back], ranks),)
+    made = list[Part]()
+    for piece, heavy in task.pieces(store):
+        if heavy:
+            made += clusters.write_large(store, partial(_one_key, store, piece))
+            continue
+        new, (_, at, _) = piece.read(store)
+        group = np.cumsum(new) - 1
+        listed = np.bincount(group, minlength=1)[group] > 1 if at.size else new
+        at, group = at[listed], group[listed]
+        back = np.argsort(at)  # numbers of documents are unique
+        ranks = task.given[0].take(store, at[back])
+        made.append(clusters.write_members(store, at[back], group[back], ranks))
+    return tuple(made)
+
+
+def _one_key(store: Store, task: Range) -> Iterator[tuple[U64, U64, U64]]:
+    """Yield the documents whose digests have the same upper half, their clusters, and their ids and ranks."""
+    for _, at, low in task.chunks(store):
+        order = np.argsort(at)
+        yield at[order], low[order], task.given[0].take(store, at[order])
 
 
 @dataclass(frozen=True)

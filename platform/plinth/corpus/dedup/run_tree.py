@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -33,8 +33,8 @@ LEVEL_VERSION = "1"
 
 #: Maximum number of runs that a reader opens, and number of runs per merge.
 MOST_RUNS, LEVEL_FAN = 64, 32
-#: Rows that one merging task holds.
-MERGE_ROWS = 2_000_000
+#: Rows that one merging task holds, that a task sorts in memory at most, and that it reads at a time of a single key.
+MERGE_ROWS, HEAVY_ROWS, CHUNK_ROWS = 2_000_000, 8_000_000, 2**20
 
 
 def keyed(parts: Iterable[Part]) -> str:
@@ -89,20 +89,42 @@ def _merge_level(store: Store, task: _LevelMerge) -> tuple[Part, ...]:
 
 def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tuple[U64, ...]]:
     """Merge sorted runs, and yield their rows in sorted order, about `rows` at a time."""
-    for low, high in cuts(opened, rows):
+    for low, high in cuts([one.first for one in opened], rows):
         slices = [one.slice(low, high) for one in opened]
         table = [np.concatenate(column) for column in zip(*slices, strict=True)]
         order = sorted_runs.in_order(*table)
         yield tuple(column[order] for column in table)
 
 
-def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, int]]:
+def cuts(first: Sequence[U64], rows: int, low: int = 0, high: int = END) -> list[tuple[int, int]]:
     """Return half-open key ranges with about `rows` rows each, for any distribution of keys. Rows with the same key are
-    always in the same range."""
-    firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.first for one in opened)]))
+    always in the same range.
+
+    Args:
+        first: by sorted run, the first key of every block.
+    """
+    firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *first]))
     every = max(1, rows // sorted_runs.BLOCK_ROWS)
-    inner = np.unique(firsts[every::every]).tolist()
-    return [(low, high) for low, high in pairwise([0, *inner, sorted_runs.END]) if low < high]
+    inner = [cut for cut in np.unique(firsts[every::every]).tolist() if low < cut < high]
+    return [(begin, end) for begin, end in pairwise([low, *inner, high]) if begin < end]
+
+
+def pieces(first: Sequence[U64], heavy_rows: int, low: int = 0, high: int = END) -> Iterator[tuple[int, int, bool]]:
+    """Divide a range of keys like `cuts`, into ranges of about a quarter of `heavy_rows` rows, and single keys with
+    more than `heavy_rows` rows. The last value is True for these."""
+    for begin, end in cuts(first, heavy_rows // 4, low, high):
+        if most_rows(first, begin, end) > heavy_rows:
+            yield begin, begin + 1, True
+            yield begin + 1, end, False
+        else:
+            yield begin, end, False
+
+
+def most_rows(first: Sequence[U64], low: int, high: int) -> int:
+    """Return an upper limit to the number of rows with low <= key < high."""
+    ends = np.array([low, min(high, END - 1)], dtype=np.uint64)
+    blocks = (1 + int(np.diff(np.searchsorted(keys, ends))[0]) for keys in first if keys.size)
+    return sorted_runs.BLOCK_ROWS * sum(blocks)
 
 
 # A tree of runs: one leaf per part of documents, merged where there are more than a reader should open.
@@ -182,16 +204,19 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
     with ExitStack() as stack:
         opened = [stack.enter_context(sorted_runs.SortedRun(store, part, task.kind)) for part in task.parts]
         numbers = (0, *accumulate(task.sizes))
-        rows = sum(one.rows for one in opened)
+
+        def moved(columns: tuple[U64, ...], number: int) -> tuple[U64, ...]:
+            key, at, *rest = columns
+            return key, at + np.uint64(number << 32), *rest
 
         def chunks() -> Iterator[tuple[U64, ...]]:
-            for low, high in ranges(rows, MERGE_ROWS):
-                slices = [one.slice(low, high) for one in opened]
-                moved = [
-                    (key, at + np.uint64(number << 32), *rest)
-                    for (key, at, *rest), number in zip(slices, numbers, strict=False)
-                ]
-                table = [np.concatenate(column) for column in zip(*moved, strict=True)]
+            for low, high, heavy in pieces([one.first for one in opened], 4 * MERGE_ROWS):
+                if heavy:  # a single key: slot by slot
+                    for one, number in zip(opened, numbers, strict=False):
+                        yield from (moved(columns, number) for columns in one.chunks(CHUNK_ROWS, low, high))
+                    continue
+                slices = [moved(one.slice(low, high), at) for one, at in zip(opened, numbers, strict=False)]
+                table = [np.concatenate(column) for column in zip(*slices, strict=True)]
                 order = sorted_runs.in_order(*table)
                 yield tuple(column[order] for column in table)
 
@@ -238,19 +263,54 @@ class RangeReader:
     def read(self, store: Store, low: int, high: int, mask: Column | None = None) -> list[U64]:
         """Return the key, the document number and the other columns of all rows with low <= key < high. If `mask` is
         set, only documents with a nonzero mask value are included."""
-        found: list[list[U64]] = []
+        found = []
         for run, first in self.branches:
             with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
-                key, at, *rest = opened.slice(low, high)
-            bases = np.asarray(sidecars.open_flat(store, first, "<u8"))
-            number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
-            columns = (key, number, *rest)
-            if mask is not None and number.size:
-                order, kept = np.argsort(number), np.empty(number.size, dtype=np.bool_)
-                kept[order] = mask.take(store, number[order])  # a branch may span half of the corpus
-                columns = tuple(column[kept] for column in columns)
-            found.append([*columns])
+                found.append(_addressed(store, first, mask, opened.slice(low, high)))
         return [np.concatenate(column) for column in zip(*found, strict=True)]
+
+    def chunks(self, store: Store, low: int, high: int, mask: Column | None = None) -> Iterator[tuple[U64, ...]]:
+        """Yield the same rows as `read` in any order, about `CHUNK_ROWS` at a time."""
+        for run, first in self.branches:
+            with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
+                for columns in opened.chunks(CHUNK_ROWS, low, high):
+                    yield _addressed(store, first, mask, columns)
+
+    def pieces(self, store: Store, low: int, high: int) -> Iterator[tuple[int, int, bool]]:
+        """Divide a range of keys into ranges that a task can hold, and single keys that have too many rows. The last
+        value is True for these: read them in chunks."""
+        first = []
+        for run, _ in self.branches:  # one after the other: the footers of all are more than a task should hold
+            with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
+                first.append(opened.first_keys(low, high))
+        if most_rows(first, low, high) <= HEAVY_ROWS:
+            return iter([(low, high, False)])
+        return pieces(first, HEAVY_ROWS, low, high)
+
+
+def _addressed(store: Store, first: Part, mask: Column | None, columns: tuple[U64, ...]) -> tuple[U64, ...]:
+    """Replace addresses in a branch by document numbers, and leave out the documents that the mask does not select."""
+    key, at, *rest = columns
+    bases = np.asarray(sidecars.open_flat(store, first, "<u8"))
+    number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
+    columns = (key, number, *rest)
+    if mask is None or not number.size:
+        return columns
+    kept = _masked(store, mask, number)
+    return columns if kept.all() else tuple(column[kept] for column in columns)
+
+
+def _masked(store: Store, mask: Column, number: U64) -> Bools:
+    """Return the mask values of some documents, in any order."""
+    least = number.min()
+    span = int(number.max() - least) + 1
+    if span <= number.size:
+        values = mask.take(store, least + np.arange(span, dtype=np.uint64))
+        of_each: Bools = values[number - least] != 0
+        return of_each
+    order, kept = np.argsort(number), np.empty(number.size, dtype=np.bool_)
+    kept[order] = mask.take(store, number[order])  # a branch may span half of the corpus
+    return kept
 
 
 @dataclass(frozen=True)
@@ -282,6 +342,16 @@ class Range:
         first[1:] = np.any([column[1:] != column[:-1] for column in (columns[0], *columns[2:3])], axis=0)
         return first, columns
 
+    def pieces(self, store: Store) -> Iterator[tuple[Range, bool]]:
+        """Yield ranges that together have the same rows, and True if a range is a single key with too many rows for
+        `read`."""
+        for low, high, heavy in self.reader.pieces(store, self.low, self.high):
+            yield replace(self, low=low, high=high), heavy
+
+    def chunks(self, store: Store) -> Iterator[tuple[U64, ...]]:
+        """Yield the columns of the range in any order, a bounded number of rows at a time."""
+        return self.reader.chunks(store, self.low, self.high, self.mask)
+
 
 def reduce(
     ctx: Context,
@@ -293,7 +363,8 @@ def reduce(
     mask: Column | None = None,
     given: tuple[Column, ...] = (),
 ) -> list[Part]:
-    """Run a step on each range of keys, with about `range_rows` rows per range. Keys must be uniformly distributed."""
+    """Run a step on each range of keys, with about `range_rows` rows per range unless a key has more, and return all
+    parts. Keys must be uniformly distributed."""
     read, runs = [one.key for one in ((mask, *given) if mask else given)], reader.key
     items = [
         Item(
@@ -303,4 +374,4 @@ def reduce(
         )
         for low, high in (ranges(reader.rows, range_rows) if reader.branches else ())
     ]
-    return [made[0] for made in run_items(ctx, step, fn, items, label=label)]
+    return [part for made in run_items(ctx, step, fn, items, label=label) for part in made]

@@ -172,6 +172,11 @@ class SortedRun:
         last = self.first.size if high >= END else int(np.searchsorted(self.first, np.uint64(high)))
         return first, max(first, last)
 
+    def first_keys(self, low: int, high: int) -> U64:
+        """Return the first keys of the blocks that may have rows with low <= key < high."""
+        first, last = self._within(low, high)
+        return np.array(self.first[first:last])
+
     def all(self) -> tuple[U64, ...]:
         """Return the columns of all rows."""
         return self._blocks(0, self.first.size)
@@ -261,9 +266,26 @@ def in_order(key: U64, *ties: U64) -> I64:
         among[1:] |= equal
         among[:-1] |= equal
         places = np.flatnonzero(among)
+        group = np.append(np.uint64(0), np.cumsum(~equal, dtype=np.uint64))[places]
         mine = order[places]
-        order[places] = mine[np.lexsort((*(tie[mine] for tie in reversed(ties)), key[mine]))]
+        order[places] = mine[_order_in_groups(group, [tie[mine] for tie in ties])]
     return order
+
+
+def _order_in_groups(group: U64, ties: Sequence[U64]) -> I64:
+    """Return the row positions that sort the rows by group and by the other columns. If one other column and the groups
+    fit into 64 bits, they are sorted as one number, which is faster."""
+    first, *rest = ties
+    least = first.min()
+    bits = int(first.max() - least).bit_length()
+    if rest or bits + int(group[-1]).bit_length() > 64:
+        return np.lexsort((*reversed(ties), group))
+    return np.argsort(group << np.uint64(bits) | (first - least))
+
+
+def stable_order(key: U64) -> I64:
+    """Return the row positions that sort the rows by key, and rows with equal keys by their position."""
+    return in_order(key, np.arange(key.size, dtype=np.uint64))
 
 
 # What global steps share: ranges of keys, some rows of a part, 16-byte values as two halves.
@@ -283,9 +305,7 @@ def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def iter_rows(
-    store: Store, part: Part, columns: Sequence[str], rows: I64
-) -> Iterator[pa.RecordBatch]:
+def iter_rows(store: Store, part: Part, columns: Sequence[str], rows: I64) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part whose numbers are in `rows` (ascending), batch by batch. Row groups without any of these
     rows are not read.
 

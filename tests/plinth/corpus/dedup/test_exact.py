@@ -1,13 +1,17 @@
 """Exact duplicates: hand-worked clusters, survivors, and independence of order."""
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
-from plinth.corpus.dedup import clusters
+from plinth.corpus.dedup import clusters, exact, run_tree, sorted_runs
+from plinth.corpus.dedup.near import candidates
 from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.dedup.sorted_runs import SortedRun
 from plinth.errors import IntegrityError
+from plinth.storage.state import StepCache
 
 TEXTS = ["The cat  sat.", "the cat sat.", "THE\tCAT\nSAT.  ", "the cat sat", "Ünïcode Ж", "ünïcode ж", "", "  "]
 
@@ -81,6 +85,62 @@ def test_ranks_are_read_of_duplicates_only(tiny: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(clusters, "write_members", recording)
     assert corpus.through_exact().stats["clusters"] == 2
     assert asked == [[0, 1, 2, 4]]
+
+
+def rows_in_memory(monkeypatch: pytest.MonkeyPatch, *functions: tuple[Any, str]) -> list[int]:
+    """Numbers of rows that task functions (module, name) read or write at once, in small chunks."""
+    monkeypatch.setattr(run_tree, "HEAVY_ROWS", 32)
+    monkeypatch.setattr(run_tree, "MERGE_ROWS", 8)
+    monkeypatch.setattr(run_tree, "CHUNK_ROWS", 8)
+    rows, watching, read, write = [0], [False], SortedRun._blocks, sorted_runs.write
+
+    def reading(run: SortedRun, first: int, last: int) -> Any:
+        columns = read(run, first, last)
+        rows.append(columns[0].size * watching[0])
+        return columns
+
+    def writing(store: Any, name: str, kind: str, chunks: Any, *given: Any, **named: Any) -> Any:
+        chunks = list(chunks)
+        rows.extend(len(chunk[0]) for chunk in chunks if watching[0])
+        return write(store, name, kind, chunks, *given, **named)
+
+    def watched(function: Any, store: Any, task: Any) -> Any:
+        watching[0] = True
+        try:
+            return function(store, task)
+        finally:
+            watching[0] = False
+
+    monkeypatch.setattr(SortedRun, "_blocks", reading)
+    monkeypatch.setattr(sorted_runs, "write", writing)
+    for module, name in functions:
+        monkeypatch.setattr(module, name, partial(watched, getattr(module, name)))
+    return rows
+
+
+@pytest.mark.parametrize("module", [exact, candidates])
+def test_the_largest_group_does_not_decide_how_much_a_task_holds(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    """Many copies, and look-alikes that differ in their last word, next to documents of their own."""
+    monkeypatch.setattr(sorted_runs, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(run_tree, "MOST_RUNS", 2)
+    picks, most = random.Random(3), []
+    for copies in (60, 600):
+        page = " ".join(f"w{i}" for i in range(90))
+        texts = [page] * copies if module is exact else [f"{page} {i}" for i in range(copies)]
+        docs = [tiny.Doc(text, name=str(i)) for i, text in enumerate([*texts, *(f"{i} own" for i in range(60))])]
+        picks.shuffle(docs)
+        corpus = tiny.corpus({"a": [docs[:11], docs[11:25]], "z": [docs[25:]]}, dedup=Dedup(keep="longest"))
+        whole = corpus.through_exact() if module is exact else corpus.through_near()
+        with monkeypatch.context() as patch:
+            patch.setattr(StepCache, "get", lambda cache, key: None)
+            rows = rows_in_memory(patch, (module, "_group"), (run_tree, "_merge"))
+            again = corpus.through_exact() if module is exact else corpus.through_near()
+        assert again.digest == whole.digest
+        assert whole.stats["largest_cluster"] == copies
+        most.append(max(rows))
+    assert max(most) <= 32
 
 
 def test_a_foreign_policy_is_refused(tiny: Any) -> None:

@@ -6,5 +6,6 @@
     candidates  partitions of these components; copies of their shingle sets or signatures, sorted by component
     linking     signatures and shingle sets of texts; similarities of pairs, each computed once; comparison of pairs
                 until the clusters are known
-    accuracy    precision and recall of removal, on a sample of documents
+    sample      documents that are compared with candidates exactly, to measure accuracy
+    accuracy    precision and recall of removal, on this sample
 """

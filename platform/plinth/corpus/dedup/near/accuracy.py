@@ -1,124 +1,86 @@
 """Precision and recall of removal: the exact Jaccard similarity on a sample of documents, drawn by shared bands.
 
-    draw       per partition, in the task that compares it: some documents, each with the candidate that shares the most
+    draw       per partition, in the task that compares it: some documents, each with the candidates that share the most
                bands, and with the document that is kept in its place
     choose     in one task: up to `PER_STRATUM` documents for each number of shared bands; similarities known from an
                earlier run
-    sets       per part of documents, if it has a document to compare: shingle sets
+    sets       per part of documents with a similarity that is still unknown: shingle sets
     measure    in one task: similarities and rates
 
 Precision is the share of removed documents whose similarity to the kept document of their cluster reaches the
 threshold. Clusters are transitive, so a removed document may be similar to a third document only.
 
-Recall is the expected share of documents that are in one cluster with their nearest duplicate, by a band that both
-share. It is a lower limit for documents with several near duplicates, because any of them may connect the document. The
-interval is for the expected share: among few pairs, the actual share is often outside. The sample has only documents
-that share a band with their near duplicate. A pair of similarity s does so with probability p = 1 - (1 - s^rows)^bands;
-it therefore stands for 1 / p pairs, of which the others were missed (Horvitz and Thompson 1952).
+Recall is the share of documents with a duplicate that are in one cluster with a duplicate. The sample only has
+documents that share a band with a duplicate. The others were missed; their number follows from the sample (Horvitz and
+Thompson 1952). Let p_T be the probability that a document shares a band with all duplicates of a set T, and O the set
+of duplicates with which it does share a band. The document stands for
+
+    sum over the subsets T of O, except the empty one, of (-1)^(|T| + 1) / p_T
+
+documents. The expected value is 1 for every document that has duplicates. With one duplicate of similarity s, this
+is 1 / p, where p = 1 - (1 - s^rows)^bands. A document that shares bands with more than `OTHERS` duplicates stands for
+itself.
 
 Pairs that share few bands are rare and the most uncertain. Each number of shared bands is a stratum, and documents are
-weighted by the size of their stratum. The intervals are Wilson's for the effective size of the sample (Kish 1965).
+weighted by the size of their stratum. The intervals are for the rates of this corpus, so their variance has a part for
+the sample and a part for the number of missed documents, which is random. They are those of Fay and Feuer (1997) for
+weighted counts of rare events. The lower limit of the count is moved by one event, because the count is discrete.
 The choice depends on document ids alone, and the cost does not depend on the size of the corpus.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import linking
-from plinth.corpus.dedup.near.linking import ALL_PAIRS, SIMILARITIES, KnownSimilarities, Links
+from plinth.corpus.dedup.near.linking import SIMILARITIES, KnownSimilarities
+from plinth.corpus.dedup.near.sample import (
+    DRAWN,
+    DRAWN_COLUMNS,
+    NEAR,
+    NONE,
+    OTHERS,
+    REMOVED,
+    STRATA,
+    SUBSETS,
+    Sample,
+    choose,
+    overlap,
+)  # fmt: skip
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import keyed, narrow
 from plinth.corpus.sidecars import SlotNumbers
-from plinth.corpus.slices.rates import percent, wilson
+from plinth.corpus.slices.rates import Z, percent
 from plinth.records import Part, Step
 from plinth.storage.store import Store
-from plinth_text.arrays import I64, U64
-from plinth_text.similarity import recall
-from plinth_text.words import jaccard
+from plinth_text.arrays import F64, I64, U64, Bools
 
-VERSION = "1"
-#: Documents that are drawn on average, and documents that are chosen for each question and stratum.
-POOL, PER_STRATUM = 2048, 100
-#: Numbers of shared bands at which a stratum begins.
-STRATA = (0, 1, 2, 3, 5, 9)
-
-#: Runs of (hash of the id, document, its most similar candidate, hash, bands they share, whether they are in one
-#: cluster, the kept document of its cluster, hash, bands they share).
-DRAWN, DRAWN_COLUMNS = "drawn", 9
-#: Runs of (document, other document, question, stratum, whether they are in one cluster, key and fact of the pair in
-#: the similarity cache).
-PAIRS, PAIR_COLUMNS = "chosen pairs", 7
-REMOVED, NEAR = 0, 1
+VERSION = "2"
 #: Runs of (document, hash of a shingle).
 SETS = "shingles"
 
 
-def limit(documents: int) -> int:
-    """Return the hash below which a document is drawn, if this number of documents share a band with another one."""
-    return min(2**64 - 1, 2**64 * POOL // max(1, documents))
-
-
-def draw(store: Store, links: Links, documents: U64, survivor: I64, below: int) -> Part:
-    """Write the drawn documents of a partition as a sorted run of `DRAWN`.
-
-    Args:
-        links: links of the partition, with the clusters.
-        documents: [N] document numbers of the partition.
-        survivor: [N] index of the document that is kept from each document's cluster.
-        below: hash below which a document is drawn.
-    """
-    drawn = np.flatnonzero(links.hashes < np.uint64(below))
-    wanted = np.zeros(documents.size, dtype=np.bool_)
-    wanted[drawn] = wanted[survivor[drawn]] = True
-    rows = np.flatnonzero(wanted[links.node])
-    groups: dict[int, set[int]] = defaultdict(set)
-    for node, group in zip(links.node[rows].tolist(), links.group_of(rows).tolist(), strict=True):
-        groups[node].add(group)
-    few = {group: _few(links, group) for group in set().union(*(groups[node] for node in drawn.tolist()))}
-    found = []
-    for node in drawn.tolist():
-        shared = Counter(other for group in groups[node] for other in few[group] if other != node)
-        kept = int(survivor[node])
-        if shared:
-            other = max(shared, key=lambda one: (shared[one], int(links.hashes[one])))
-            merged = links.parent[node] == links.parent[other]
-            found.append((node, other, shared[other], int(merged), kept, len(groups[node] & groups[kept])))
-    nodes, others, both, together, survivors, with_kept = np.array(found, dtype=np.int64).reshape(-1, 6).T
-    columns = [links.hashes[nodes], documents[nodes], documents[others], links.hashes[others], both, together]
-    columns += [documents[survivors], links.hashes[survivors], with_kept]
-    chunk = [np.asarray(column, dtype=np.uint64) for column in columns]
-    order = sorted_runs.in_order(chunk[0], chunk[1])
-    return sorted_runs.write(store, "drawn.run", DRAWN, [[column[order] for column in chunk]], DRAWN_COLUMNS)
-
-
-def _few(links: Links, group: int) -> list[int]:
-    """Return the documents of a group, and of a crowd those with the smallest hashes."""
-    members = links.members(group)
-    if members.size > ALL_PAIRS:
-        members = members[np.argpartition(links.hashes[members], ALL_PAIRS)[:ALL_PAIRS]]
-    return list(members.tolist())
-
-
 def measure(
-    ctx: Context, asset: str, params: MinHash, drawn: Sequence[Part], documents: Sequence[Part], layout: SlotNumbers
-) -> Mapping[str, Any]:
+    ctx: Context, asset: str, params: MinHash, drawn: Sequence[Part], documents: Sequence[Part], layout: SlotNumbers,
+    below: int,
+) -> Mapping[str, Any]:  # fmt: skip
     """Return precision and recall of removal, with 95% intervals, and the counts of every stratum.
 
     Args:
         drawn: sorted runs of `DRAWN`, from `draw`.
         documents: all parts of documents.
+        below: hash below which a document was drawn.
     """
     few = narrow(ctx, DRAWN, DRAWN_COLUMNS, drawn, f"{asset} sample")
     measuring = Step(name=f"{asset}/accuracy", version=VERSION, params=params.resolved())
@@ -130,9 +92,9 @@ def measure(
     known = linking.recall(ctx, definition)
     step = Step(name=f"{asset}/accuracy/choose", version=VERSION)
     item = Item((keyed(few), *(known.keys if known else ())), _Choose(few, known))
-    pairs = run_items(ctx, step, _choose, [item], label=label)[0][0]
+    chosen = run_items(ctx, step, _choose, [item], label=label)[0][0]
     rows = defaultdict[int, list[int]](list)
-    for number in _to_read(ctx.store, pairs):
+    for number in _to_read(Sample.read(ctx.store, [chosen])):
         slot = bisect_right(layout.bases, number) - 1
         rows[slot].append(number - layout.bases[slot])
     step = Step(name=f"{asset}/accuracy/sets", version=VERSION, params=exact, libraries=fingerprint.UNICODE)
@@ -144,23 +106,17 @@ def measure(
         for slot, mine in sorted(rows.items())
     ]
     sets = narrow(ctx, SETS, 2, [made[0] for made in run_items(ctx, step, _sets, items, label=label)], label)
-    item = Item(inputs, _Measure(pairs, sets, params))
+    item = Item(inputs, _Measure(chosen, sets, params, known, below / 2**64))
     fresh = run_items(ctx, measuring, _measure, [item], label=label)[0][0]
     linking.remember(ctx, definition, known, [fresh])
     return fresh.stats
 
 
-def _to_read(store: Store, pairs: Part) -> list[int]:
-    """Return the documents of all pairs whose similarity is not known."""
-    with sorted_runs.SortedRun(store, pairs, PAIRS) as opened:
-        first, second, *_, fact = opened.all()
-    unknown = np.isnan(_similarity(fact))
-    return list(np.unique(np.concatenate([first[unknown], second[unknown]])).tolist())
-
-
-def _similarity(fact: U64) -> npt.NDArray[np.float32]:
-    """Return the similarities in values of the similarity cache."""
-    return fact.astype(np.uint32).view(np.float32)
+def _to_read(sample: Sample) -> list[int]:
+    """Return the documents of which an overlap is not known."""
+    unknown = np.isnan(sample.overlap).any(axis=0)
+    wanted = np.unique(np.concatenate([sample.document[unknown], *sample.others[:, unknown]]))
+    return list(wanted[wanted != np.uint64(NONE)].tolist())
 
 
 @dataclass(frozen=True)
@@ -170,38 +126,20 @@ class _Choose:
 
 
 def _choose(store: Store, task: _Choose) -> tuple[Part, ...]:
-    found = [np.empty((DRAWN_COLUMNS, 0), np.uint64)]
-    for part in task.drawn:
-        with sorted_runs.SortedRun(store, part, DRAWN) as opened:
-            found.append(np.stack(opened.all()))
-    table = np.concatenate(found, axis=1)
-    table = table[:, sorted_runs.in_order(table[0], table[1])]
-    own, document, other, other_hash, both, together, kept, kept_hash, with_kept = table
-    pool, chosen = dict[str, list[int]](), [np.empty((PAIR_COLUMNS, 0), np.uint64)]
-    ends = np.sort(np.stack([document, other]), axis=0)
-    once = np.zeros(document.size, dtype=np.bool_)  # both documents of a pair may be drawn
-    once[np.unique(ends, axis=1, return_index=True)[1]] = True
-    for question, asked, second, its_hash, bands in (
-        (REMOVED, document != kept, kept, kept_hash, with_kept),
-        (NEAR, once, other, other_hash, both),
-    ):
-        stratum = np.where(asked, np.searchsorted(STRATA, bands, side="right") - 1, -1)
-        pool[str(question)] = [int(np.count_nonzero(stratum == one)) for one in range(len(STRATA))]
-        for one in range(len(STRATA)):
-            mine = np.flatnonzero(stratum == one)[:PER_STRATUM]
-            key, fact = _looked_up(store, own[mine], its_hash[mine], task.known)
-            fixed = (np.full(mine.size, value, dtype=np.uint64) for value in (question, one))
-            chosen.append(np.stack([document[mine], second[mine], *fixed, together[mine], key, fact]))
-    pairs = np.concatenate(chosen, axis=1)
-    pairs = pairs[:, sorted_runs.in_order(*pairs)]
-    return (sorted_runs.write(store, "pairs.run", PAIRS, [tuple(pairs)], PAIR_COLUMNS, stats={"pool": pool}),)
+    few, pool = choose(Sample.read(store, task.drawn))
+    _, fact = _looked_up(store, few, task.known)
+    few.overlap[:] = np.where(np.isnan(few.overlap), fact.astype(np.uint32).view(np.float32), few.overlap)
+    return (few.write(store, stats={"pool": pool}),)
 
 
-def _looked_up(store: Store, first: U64, second: U64, known: KnownSimilarities | None) -> tuple[U64, U64]:
-    """Return keys and values in the similarity cache of pairs of documents, given by the hashes of their ids."""
+def _looked_up(store: Store, sample: Sample, known: KnownSimilarities | None) -> tuple[U64, U64]:
+    """Return keys and values in the similarity cache of all overlaps. The overlap with a set of candidates has the key
+    of a pair, in which the sum of their hashes is the hash of the second document."""
     pairs, values = known.open(store) if known else (np.empty(0, np.uint64), np.empty(0, np.uint64))
-    key, fact = np.empty(first.size, dtype=np.uint64), np.empty(first.size, dtype=np.uint64)
-    linking.look_up_pairs(first, second, pairs, values, key, fact)
+    key, fact = np.empty((2, *sample.overlap.shape), dtype=np.uint64)
+    for number in range(SUBSETS):
+        second = sum((sample.hashes[i] for i in range(OTHERS) if number + 1 >> i & 1), np.zeros_like(sample.own))
+        linking.look_up_pairs(sample.own, second, pairs, values, key[number], fact[number])
     return key, fact
 
 
@@ -223,77 +161,137 @@ def _sets(store: Store, task: _Sets) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class _Measure:
-    pairs: Part
+    chosen: Part
     sets: tuple[Part, ...]
     params: MinHash
+    known: KnownSimilarities | None
+    drawn: float
 
 
 def _measure(store: Store, task: _Measure) -> tuple[Part, ...]:
-    sets = dict[int, U64]()
-    for part in task.sets:
+    sample = Sample.read(store, [task.chosen])
+    _compare(store, sample, task.sets)
+    key, fact = _looked_up(store, sample, task.known)
+    fresh = np.isnan(fact.astype(np.uint32).view(np.float32)) & (sample.overlap > 0)
+    value = fact[fresh] >> np.uint64(32) << np.uint64(32) | sample.overlap[fresh].view(np.uint32)
+    columns = np.unique(np.stack([key[fresh], value]), axis=1)
+    stats = rates(sample, task.chosen.stats["pool"], task.params, task.drawn)
+    return (sorted_runs.write(store, "facts.run", SIMILARITIES, [tuple(columns)], 2, stats=stats),)
+
+
+def _compare(store: Store, sample: Sample, sets: Sequence[Part]) -> None:
+    """Fill in the overlaps that are unknown, from runs of `SETS`."""
+    columns = [(np.empty(0, np.uint64), np.empty(0, np.uint64))]
+    for part in sets:
         with sorted_runs.SortedRun(store, part, SETS) as opened:
-            number, values = opened.all()
-        starts = np.flatnonzero(np.r_[True, number[1:] != number[:-1]][: number.size])
-        for begin, end in pairwise([*starts.tolist(), number.size]):
-            sets[int(number[begin])] = values[begin:end]
-    with sorted_runs.SortedRun(store, task.pairs, PAIRS) as opened:
-        first, second, question, stratum, together, key, fact = opened.all()
-    similarity = _similarity(fact).copy()
-    unknown = np.isnan(similarity)
-    for at in np.flatnonzero(unknown):
-        a, b = sets.get(int(first[at])), sets.get(int(second[at]))
-        if a is not None and b is not None:
-            similarity[at] = jaccard(a, b)
-    found: dict[tuple[int, int], list[tuple[float, bool]]] = defaultdict(list)
-    for row in np.flatnonzero(~np.isnan(similarity)).tolist():
-        found[int(question[row]), int(stratum[row])].append((float(similarity[row]), bool(together[row])))
-    fresh = np.flatnonzero(unknown & ~np.isnan(similarity))
-    value = fact[fresh] >> np.uint64(32) << np.uint64(32) | similarity[fresh].view(np.uint32)
-    order = sorted_runs.in_order(key[fresh], value)
-    columns = [(key[fresh][order], value[order])]
-    stats = rates(found, task.pairs.stats["pool"], task.params)
-    return (sorted_runs.write(store, "facts.run", SIMILARITIES, columns, 2, stats=stats),)
+            number, value = opened.all()
+            columns.append((number, value))
+    number, values = (np.concatenate(column) for column in zip(*columns, strict=True))
+    documents, start, size = np.unique(number, return_index=True, return_counts=True)
+    start, size = np.append(start, 0), np.append(size, 0)  # the last one stands for documents without a set
+    rows = np.flatnonzero(np.isnan(sample.overlap).any(axis=0))
+
+    def place(asked: U64) -> I64:
+        at = np.minimum(np.searchsorted(documents, asked), documents.size - 1)
+        return np.where(documents[at] == asked, at, documents.size) if documents.size else np.zeros(asked.shape, int)
+
+    asked = sample.others[:, rows]
+    other = np.where(asked == np.uint64(NONE), -1, place(asked))
+    sample.overlap[:, rows] = overlap(place(sample.document[rows]), other, values, start, size)
 
 
-def rates(
-    found: Mapping[tuple[int, int], Sequence[tuple[float, bool]]], pool: Mapping[str, Sequence[int]], params: MinHash
-) -> dict[str, Any]:
-    """Return precision and recall from the similarities of chosen pairs.
+def rates(sample: Sample, pool: Mapping[str, Sequence[int]], params: MinHash, drawn: float) -> dict[str, Any]:
+    """Return precision and recall from the overlaps of chosen documents.
 
     Args:
-        found: by question and stratum: the similarity (FP32) of each pair, and whether it is in one cluster.
         pool: by question: the number of drawn documents in each stratum.
+        drawn: share of documents that were drawn.
     """
-    threshold = float(np.float32(params.threshold))
-    precision, near, strata = list[tuple[float, float]](), list[tuple[float, float]](), list[dict[str, Any]]()
+    sample = sample.take(np.flatnonzero(~np.isnan(sample.overlap).any(axis=0)))
+    singles = [2**i - 1 for i in range(OTHERS)]
+    similar = sample.overlap[singles] >= np.float32(params.threshold)
+    bits = np.where(similar, (1 << np.arange(OTHERS))[:, None], 0).sum(axis=0)
+    merged, right = (bits & sample.together.astype(np.int64)) > 0, similar[0]
+    stratum, strata, weight = sample.stratum, [], np.empty(right.size)
+    removed, asked = sample.question == REMOVED, sample.question == NEAR
+    near = asked & (bits > 0)
     for number, (low, high) in enumerate(pairwise((*STRATA, params.bands + 1))):
-        removed, candidates = found.get((REMOVED, number), ()), found.get((NEAR, number), ())
-        weight = pool[str(REMOVED)][number] / max(1, len(removed))
-        right = [similarity >= threshold for similarity, _ in removed]
-        precision += [(weight, float(one)) for one in right]
-        weight = pool[str(NEAR)][number] / max(1, len(candidates))
-        alike = [(similarity, together) for similarity, together in candidates if similarity >= threshold]
-        for similarity, together in alike:
-            caught = recall(similarity, params.bands, params.rows)
-            near.append((weight / caught, caught * together))
-        if removed or candidates:
+        counts = {}
+        for question, mine in ((REMOVED, removed & (stratum == number)), (NEAR, asked & (stratum == number))):
+            counts[question] = int(np.count_nonzero(mine))
+            weight[mine] = pool[str(question)][number] / max(1, counts[question])
+        if any(counts.values()):
+            found = {"similar": removed & right, "near": near, "merged": near & merged}
             strata.append(
-                {"bands": str(low) if high <= low + 1 else f"{low}-{high - 1}", "removed": len(removed),
-                 "similar": sum(right), "near": len(alike), "merged": sum(together for _, together in alike)}
+                {"bands": str(low) if high <= low + 1 else f"{low}-{high - 1}", "removed": counts[REMOVED],
+                 **{name: int(np.count_nonzero(one[stratum == number])) for name, one in found.items()}}
             )  # fmt: skip
-    return {"precision": _share(precision), "recall": _share(near), "strata": strata}
+    stands_for = represented(sample.take(np.flatnonzero(near)), bits[near], params)
+    return {
+        "precision": share(weight[removed], right[removed], np.ones(np.count_nonzero(removed)), 0),
+        "recall": share(weight[near], merged[near], stands_for, drawn),
+        "strata": strata,
+    }
 
 
-def _share(outcomes: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
-    """Return the weighted mean of outcomes from 0 to 1, each with its weight, and its 95% interval."""
-    if not outcomes:
+def represented(sample: Sample, duplicates: I64, params: MinHash) -> F64:
+    """Return the number of documents that each document of a sample stands for: itself, and the ones like it that share
+    no band with a duplicate.
+
+    Args:
+        duplicates: [N] bit set of the candidates that are duplicates.
+    """
+    agree = sample.overlap.astype(np.float64) ** params.rows  # of one band, by set: with all of them
+    sets = range(1, SUBSETS + 1)
+    none = {0: np.ones(duplicates.size)}  # no band is shared with any of them
+    for of in sets:
+        inside = (one for one in sets if one & of == one)
+        none[of] = (1 - sum(_sign(one) * agree[one - 1] for one in inside)) ** params.bands
+    out = np.zeros(duplicates.size)
+    for of in sets:
+        mine = duplicates & of == of
+        every = np.sum([-_sign(one) * none[one] for one in none if one & of == one], axis=0)
+        out[mine] += _sign(of) / every[mine]
+    out[(duplicates == SUBSETS) & (sample.candidates > OTHERS)] = 1
+    return out
+
+
+def _sign(members: int) -> int:
+    """Return the sign of a set in a sum by inclusion and exclusion: 1 for an odd number of members, or else -1."""
+    return 1 if members.bit_count() % 2 else -1
+
+
+def share(weights: F64, right: Bools, stands_for: F64, drawn: float) -> dict[str, Any] | None:
+    """Return the share of documents for which an outcome is right, with its 95% interval.
+
+    Args:
+        weights: [N] weights of documents.
+        right: [N] outcomes.
+        stands_for: [N] number of documents that each document stands for, including itself. The others are wrong.
+        drawn: share of documents that were drawn.
+    """
+    if not weights.size:
         return None
-    weights, values = np.array(outcomes).T
-    value = float((weights * values).sum() / weights.sum())
-    effective = float(weights.sum() ** 2 / np.square(weights).sum())
-    low, high = wilson(value * effective, effective)
-    shares = {"value": value, "low": low, "high": high}
-    return {**{name: round(one, 6) for name, one in shares.items()}, "documents": len(outcomes)}
+    total = max(float(weights @ stands_for), float(weights.sum()))
+    missed = (total - float(weights @ right)) / total
+    variance = float(np.square(weights * (stands_for * (1 - missed) - right) / total).sum())
+    # A document stands for a random number of others; two that are missed are often duplicates of each other.
+    variance += max(0.0, 2 * drawn * float(weights @ (stands_for * (stands_for - 1)))) / total**2
+    event = max(float(weights.max()), 2 * drawn) / total
+    jump = variance / missed if variance and missed else event
+    low = _quantile(missed, missed * jump, -Z) - jump
+    high = _quantile(missed + event, variance + event**2, Z)
+    shares = {"value": 1 - missed, "low": 1 - min(1.0, high), "high": 1 - max(0.0, low)}
+    return {**{name: round(one, 6) for name, one in shares.items()}, "documents": weights.size}
+
+
+def _quantile(mean: float, variance: float, z: float) -> float:
+    """Return a quantile of a gamma distribution, given as the quantile z of the normal distribution (Wilson and
+    Hilferty 1931)."""
+    if not mean:
+        return 0.0
+    spread = variance / mean**2 / 9
+    return mean * max(0.0, 1 - spread + z * math.sqrt(spread)) ** 3
 
 
 def described(stats: Mapping[str, Any]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import Range, RangeReader, cuts, keyed, levels, narrow, reduce
+from plinth.corpus.dedup.sorted_runs import END
 from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
@@ -114,10 +115,26 @@ def groups(ctx: Context, reader: RangeReader, mask: Column, range_rows: int) -> 
 
 
 def _group(store: Store, task: Range) -> tuple[Part, ...]:
-    first, (key, at) = task.read(store)
-    shared = ~first
-    shared[:-1] |= ~first[1:]
-    return (write_shared(store, key[shared], at[shared]),)
+    made = list[Part]()
+    for piece, heavy in task.pieces(store):
+        if heavy:
+            made += _one_key(store, piece)
+            continue
+        first, (key, at) = piece.read(store)
+        shared = ~first
+        shared[:-1] |= ~first[1:]
+        made.append(write_shared(store, key[shared], at[shared]))
+    return tuple(made)
+
+
+def _one_key(store: Store, task: Range) -> Iterator[Part]:
+    """Write the documents that share a single key, in several runs."""
+    found = [(at.size, at.min(initial=END - 1)) for _, at in task.chunks(store)]
+    if sum(size for size, _ in found) > 1:
+        least = min(first for _, first in found)
+        for key, at in task.chunks(store):
+            chunk = [np.sort(at), key, np.full(at.size, least)]
+            yield sorted_runs.write(store, "shared.run", SHARED, [chunk], SHARED_COLUMNS)
 
 
 def write_shared(store: Store, key: U64, at: U64) -> Part:
@@ -126,7 +143,7 @@ def write_shared(store: Store, key: U64, at: U64) -> Part:
     new = np.ones(key.size, dtype=np.bool_)
     new[1:] = key[1:] != key[:-1]
     first = at[new][np.cumsum(new) - 1]
-    order = np.argsort(at, kind="stable")  # keys stay in order
+    order = sorted_runs.stable_order(at)  # keys stay in order
     return sorted_runs.write(store, "shared.run", SHARED, [(at[order], key[order], first[order])], SHARED_COLUMNS)
 
 
@@ -167,7 +184,7 @@ ROUTE_ROWS = 4_000_000
 
 def _write_routed(store: Store, rows: Sequence[tuple[U64, ...]]) -> Part:
     table = [np.concatenate(column) for column in zip(*rows, strict=True)]
-    order = np.argsort(table[0], kind="stable")
+    order = sorted_runs.stable_order(table[0])
     return sorted_runs.write(store, "routed.run", ROUTED, [[column[order] for column in table]], 3)
 
 
@@ -201,7 +218,7 @@ def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) ->
         keys.append(key)
         documents.append(at)
     key, at = np.concatenate(keys), np.concatenate(documents)
-    order = np.argsort(key, kind="stable")  # runs are in order of documents
+    order = sorted_runs.stable_order(key)  # runs are in order of documents
     return key[order], at[order]
 
 
@@ -281,16 +298,15 @@ class _Carry:
 
 def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
     rows, component = _wanted(store, task)
-    order = np.argsort(component, kind="stable")
+    order = sorted_runs.stable_order(component)
     values = list(task.values(store, task.read, rows))
-    sizes = np.array([one.size for one in values], dtype=np.uint64)
-    checks = np.array([checksum(one) for one in values], dtype=np.uint64)
-    starts = np.zeros(rows.size, dtype=np.uint64)
-    starts[1:] = np.cumsum(sizes[order])[:-1] if rows.size else starts[1:]
-    numbers = rows[order].astype(np.uint64) + np.uint64(task.base)
-    columns = (component[order], numbers, starts, sizes[order], checks[order])
-    places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
     flat = np.concatenate([np.empty(0, np.uint64), *(values[i] for i in order)])
+    sizes = np.array([values[i].size for i in order], dtype=np.int64)
+    starts, checks = np.cumsum(sizes) - sizes, np.empty(rows.size, dtype=np.uint64)
+    checksums(flat, starts, sizes, checks)
+    numbers = rows[order].astype(np.uint64) + np.uint64(task.base)
+    columns = (component[order], numbers, starts.astype(np.uint64), sizes.astype(np.uint64), checks)
+    places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
     return places, sidecars.write(store, "values.flat", flat)
 
 
@@ -327,7 +343,7 @@ def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[U6
 def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
     with ExitStack() as stack:
         opened = [stack.enter_context(sorted_runs.SortedRun(store, one.places, PAYLOAD)) for one in task]
-        values = [sidecars.open_flat(store, one.values, "<u8") for one in task]
+        values = [partial(sidecars.read_flat, store, one.values, "<u8") for one in task]
         rows = sum(one.places.rows for one in task)
         held = max(1, MERGE_VALUES * rows // max(1, sum(one.values.rows for one in task)))
         path = stack.enter_context(store.staging(".flat"))
@@ -337,7 +353,7 @@ def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
 
         def chunks() -> Iterator[tuple[U64, ...]]:
             nonlocal written
-            for low, high in cuts(opened, held):
+            for low, high in cuts([one.first for one in opened], held):
                 component, number, start, size, check, ordered = _range(opened, values, low, high)
                 with named_failures(path):
                     ordered.tofile(target)
@@ -351,14 +367,14 @@ def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
 
 
 def _range(
-    opened: Sequence[sorted_runs.SortedRun], values: Sequence[U64], low: int, high: int
+    opened: Sequence[sorted_runs.SortedRun], values: Sequence[Callable[[int, int], U64]], low: int, high: int
 ) -> tuple[U64, U64, U64, U64, U64, U64]:
     """Read the columns of `PAYLOAD` and their values for a range of components, from several pieces. Rows are sorted by
     component and document."""
     slices = [one.slice(low, high) for one in opened]
     held = [
-        np.asarray(mine[int(start[0]) : int(start[0] + size.sum())] if start.size else mine[:0])
-        for mine, (_, _, start, size, _) in zip(values, slices, strict=True)
+        read(int(start[0]), int(size.sum())) if start.size else np.empty(0, np.uint64)
+        for read, (_, _, start, size, _) in zip(values, slices, strict=True)
     ]
     shifts = (0, *accumulate(one.size for one in held))
     moved = [
@@ -381,8 +397,8 @@ def rearrange(values: U64, start: I64, size: I64, out: U64) -> None:
 
 
 @compiled
-def checksum(values: U64) -> int:
-    """Return a 64-bit checksum of the values, which depends on their order."""
+def checksums(values: U64, start: I64, size: I64, out: U64) -> None:
+    """Write to `out` a 64-bit checksum of each slice of values, which depends on their order."""
 
 
 @contextmanager

@@ -109,7 +109,8 @@ def _bands(store: Store, task: _Bands) -> tuple[Part, ...]:
     for batch in iter_batches(store, task.part, ["signature"]):
         column = batch.column("signature")
         signed = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-        values = raw_signatures(column, width)[signed]
+        values = raw_signatures(column, width)
+        values = values if signed.size == len(column) else values[signed]
         keys.append(band_keys(np.ascontiguousarray(values), params.bands, params.rows).reshape(-1))
         rows.append(np.repeat((first + signed).astype(np.uint64), params.bands))
         first += batch.num_rows

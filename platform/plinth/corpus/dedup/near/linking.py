@@ -251,7 +251,8 @@ class Links:
     """Links between the documents of a partition. The links are found step by step by `walk`.
 
     Args:
-        key, node: [R] band keys and indices of documents; the rows of a group are adjacent.
+        key, node: [R] band keys and indices of documents; the rows of a group are adjacent, and `bounds` has the first
+            row of each group and R.
         high, low: [N] halves of the documents' ids; `hashes` has a hash of each id.
         threshold: minimum similarity to link two documents, compared in FP32.
     """
@@ -264,16 +265,17 @@ class Links:
     parent: I64 = field(init=False)
     needed: Bools = field(init=False)
     hashes: U64 = field(init=False)
+    bounds: I64 = field(init=False)
 
     def __post_init__(self) -> None:
         count = self.high.size
         self.parent, self.needed = np.arange(count), np.zeros(count, dtype=np.bool_)
         starts = np.ones(self.key.size, dtype=np.bool_)
         starts[1:] = self.key[1:] != self.key[:-1]
-        self._bounds = np.append(np.flatnonzero(starts), self.key.size).astype(np.int64)
+        self.bounds = np.append(np.flatnonzero(starts), self.key.size).astype(np.int64)
         self.hashes = ends(self.high, self.low)
-        self._least = np.empty(self._bounds.size - 1, dtype=np.int64)
-        smallest(self._bounds, self.node, self.high, self.low, self._least)
+        self._least = np.empty(self.bounds.size - 1, dtype=np.int64)
+        smallest(self.bounds, self.node, self.high, self.low, self._least)
         self._refused = np.zeros(1024, dtype=np.uint64)
 
     def walk(self, what: int, known: tuple[Any, Any] | None = None, payload: Payload | None = None) -> tuple[U64, U64]:
@@ -283,7 +285,7 @@ class Links:
         payload = payload or no_payload(self.high.size)
         views = payload.values, payload.values.view(np.uint32), payload.values.view(np.int16)
         found_pairs, found_values = np.empty(1024, dtype=np.uint64), np.empty(1024, dtype=np.uint64)
-        sizes = np.diff(self._bounds)
+        sizes = np.diff(self.bounds)
         order, limit = np.empty(int(sizes.max(initial=0)), dtype=np.int64), float(np.float32(self.threshold))
         group, held, found = 0, int(np.count_nonzero(self._refused)), 0
         while group < sizes.size:
@@ -292,7 +294,7 @@ class Links:
             self._refused = _grown(self._refused, held + most)
             found_pairs, found_values = _longer(found_pairs, found + most), _longer(found_values, found + most)
             group, held, found = walk(
-                what, group, self._bounds, self.key, self.node, self.low, self.hashes, self._least, self.parent,
+                what, group, self.bounds, self.key, self.node, self.low, self.hashes, self._least, self.parent,
                 self.needed, self._refused, held, pairs, values, payload.start, payload.size, *views, payload.minima,
                 limit, order, found_pairs, found_values, found,
             )  # fmt: skip
@@ -300,11 +302,7 @@ class Links:
 
     def group_of(self, rows: I64) -> I64:
         """Return the number of the group that each of some rows belongs to."""
-        return np.searchsorted(self._bounds, rows, side="right") - 1
-
-    def members(self, group: int) -> I64:
-        """Return the documents of a group."""
-        return self.node[self._bounds[group] : self._bounds[group + 1]]
+        return np.searchsorted(self.bounds, rows, side="right") - 1
 
     def roots(self) -> I64:
         """Return, for each document, the index of the first document in its cluster."""

@@ -24,7 +24,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, sorted_runs
-from plinth.corpus.dedup.near import accuracy, candidates, components, index, linking
+from plinth.corpus.dedup.near import accuracy, candidates, components, index, linking, sample
 from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, SIMILARITIES, KnownSimilarities, Links
 from plinth.corpus.dedup.parameters import Dedup, MinHash
@@ -142,7 +142,8 @@ def run(
     how = Comparison.of(ASSET, params.minhash)
     linked, drawn = cluster(ctx, how, params.survivors(), read, layout, found, ranks)
     members = clusters.gather(ctx, ASSET, linked, layout)
-    rates = accuracy.measure(ctx, ASSET, params.minhash, drawn, [slot.documents for slot in places], layout)
+    below, texts = sample.limit(found.documents), [slot.documents for slot in places]
+    rates = accuracy.measure(ctx, ASSET, params.minhash, drawn, texts, layout, below)
     step = Step(name=f"{ASSET}/sidecar", version=VERSION)
     items = [
         Item(
@@ -197,7 +198,7 @@ def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
 # that is good enough.
 
 
-VERIFY_VERSION, LINK_VERSION = "1", "2"
+VERIFY_VERSION, LINK_VERSION = "1", "3"
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,7 @@ def cluster(
     known = linking.recall(ctx, definition)
     tasks = [replace(task, known=known) for task in tasks]
     needed = _needed(ctx, tasks, key, layout) if known else None
-    below = accuracy.limit(found.documents) if how.sampled else 0
+    below = sample.limit(found.documents) if how.sampled else 0
     carried = candidates.carry(ctx, how.carry, read, how.values, layout, found, needed)
     items = [
         Item(one, _Link(task, carried, how.what, how.minima, below), found.documents // len(tasks))
@@ -336,13 +337,13 @@ def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     documents, ranks, links = _open(store, partition)
     with candidates.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
         pairs, values = links.walk(task.what, payload=payload)
-    order = sorted_runs.in_order(pairs, values)
-    fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
-    members = clusters.write_members(store, documents, links.roots(), ranks)
-    if not task.below:
-        return members, fresh
-    survivors = _survivors(store, members, documents, links)
-    return members, fresh, accuracy.draw(store, links, documents, survivors, task.below)
+        order = sorted_runs.in_order(pairs, values)
+        fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
+        members = clusters.write_members(store, documents, links.roots(), ranks)
+        if not task.below:
+            return members, fresh
+        survivors, sets = _survivors(store, members, documents, links), payload if task.what == SETS else None
+        return members, fresh, sample.draw(links, documents, survivors, task.below, sets).write(store)
 
 
 def _survivors(store: Store, members: Part, documents: U64, links: Links) -> I64:

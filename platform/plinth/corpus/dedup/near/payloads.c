@@ -7,7 +7,9 @@ static uint64_t check_of(const uint64_t *values, int64_t size) {
     return state;
 }
 
-KERNEL uint64_t checksum(u64_in values) { return check_of(values.at, values.size); }
+KERNEL void checksums(u64_in values, i64_in start, i64_in size, u64_out out) {
+    for (int64_t i = 0; i < start.size; i++) out.at[i] = check_of(values.at + start.at[i], size.at[i]);
+}
 
 KERNEL void rearrange(u64_in values, i64_in start, i64_in size, u64_out out) {
     int64_t at = 0;

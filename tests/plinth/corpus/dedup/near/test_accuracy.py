@@ -1,15 +1,19 @@
 """Precision and recall of removal on planted pairs, chains and crowds, with intervals that hold the truth."""
 
+import itertools
+import math
 import random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from plinth.corpus.dedup.near import accuracy, minhash
+from plinth.corpus.dedup.near import accuracy, linking, minhash, sample
+from plinth.corpus.dedup.near.sample import Sample
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.storage.state import StepCache
-from plinth_text.similarity import recall
+from plinth_text.similarity import band_keys, permutations, recall
 
 SHINGLES = 90  # of a text of 94 words
 
@@ -67,8 +71,8 @@ def test_nothing_removed_is_nothing_measured(tiny: Any) -> None:
 
 
 def test_the_sample_is_bounded_and_the_same_in_any_partition(tiny: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(accuracy, "POOL", 100)
-    monkeypatch.setattr(accuracy, "PER_STRATUM", 7)
+    monkeypatch.setattr(sample, "POOL", 100)
+    monkeypatch.setattr(sample, "PER_STRATUM", 7)
     picks, template = random.Random(7), [f"template{i}" for i in range(60)]
     docs = [tiny.Doc(" ".join([*template, *words(picks)[:40]])) for _ in range(80)]  # a crowd under every key
     docs += [tiny.Doc(" ".join(text)) for base in map(words, [picks] * 60) for text in (base, changed(base, 90, 4))]
@@ -83,21 +87,94 @@ def test_the_sample_is_bounded_and_the_same_in_any_partition(tiny: Any, monkeypa
     assert again.digest == first.digest
 
 
+def drawn(rows: list[tuple[int, int, int, list[float]]]) -> Sample:
+    """A sample by hand: question, bands, bit set of candidates in one cluster, similarities to the candidates, which
+    are independent of each other."""
+    overlap = np.zeros((sample.SUBSETS, len(rows)), dtype=np.float32)
+    for column, (*_, similarities) in enumerate(rows):
+        for subset in range(1, 2 ** len(similarities)):
+            overlap[subset - 1, column] = np.prod([s for i, s in enumerate(similarities) if subset >> i & 1])
+    question, bands, together = (np.array([row[i] for row in rows], dtype=np.uint64) for i in range(3))
+    candidates, number = np.array([len(row[3]) for row in rows], dtype=np.uint64), np.arange(len(rows), dtype=np.uint64)
+    others = np.zeros((sample.OTHERS, len(rows)), dtype=np.uint64)
+    return Sample(number, number, question, candidates, bands, together, others, others, overlap)
+
+
 def test_rates_by_hand() -> None:
     params = MinHash(bands=14, rows=8, threshold=0.8)
     pool = {"0": [0, 30, 0, 0, 0, 10], "1": [0, 40, 0, 0, 0, 10]}
-    found = {
-        (0, 1): [(0.9, True), (0.5, True), (float(np.float32(0.8)), True)],  # each stands for 10
-        (0, 5): [(1.0, True), (1.0, True)],  # each stands for 5
-        (1, 1): [(1.0, True), (1.0, False), (0.1, False), (0.2, False)],
-        (1, 5): [(1.0, True)],
-    }
-    made = accuracy.rates(found, pool, params)
-    assert made["precision"] is not None
+    rows = [(0, 1, 1, [similarity]) for similarity in (0.9, 0.5, 0.8)]  # each has weight 10
+    rows += [(0, 9, 1, [1.0])] * 2  # each has weight 5
+    rows += [(1, 1, together, [similarity]) for similarity, together in ((1.0, 1), (1.0, 0), (0.1, 0), (0.2, 0))]
+    rows += [(1, 9, 1, [1.0])]
+    made = accuracy.rates(drawn(rows), pool, params, 0.5)
     assert made["precision"]["value"] == pytest.approx(30 / 40)
-    assert made["recall"] is not None
     assert made["recall"]["value"] == pytest.approx(20 / 30, abs=1e-6)  # weights 10, 10, 10
     assert made["recall"]["low"] < 20 / 30 < made["recall"]["high"]
     assert [row["bands"] for row in made["strata"]] == ["1", "9-14"]
-    few = accuracy.rates(found, pool, MinHash(bands=2, rows=2))  # fewer bands than strata
+    assert [row["merged"] for row in made["strata"]] == [1, 1]
+    few = accuracy.rates(drawn(rows), pool, MinHash(bands=2, rows=2), 0.5)  # fewer bands than strata
     assert few["strata"]
+
+
+def test_a_document_stands_for_the_ones_without_a_common_band() -> None:
+    params = MinHash(bands=1, rows=1, threshold=0.8)  # the probability of a common band is the similarity
+    few = drawn([(1, 1, 1, [0.8]), (1, 1, 1, [0.9, 0.8]), (1, 1, 1, [0.9, 0.9, 0.9]), (1, 1, 1, [0.9, 0.1])])
+    made = accuracy.represented(few, np.array([1, 3, 7, 1]), params)
+    assert made == pytest.approx([1 / 0.8, 1 - (1 - 1 / 0.9) * (1 - 1 / 0.8), 1 - (1 - 1 / 0.9) ** 3, 1 / 0.9])
+    few.candidates[2] = 4
+    assert accuracy.represented(few, np.array([1, 3, 7, 1]), params)[2] == 1
+
+
+def test_overlaps_are_those_of_sets() -> None:
+    picks = random.Random(8)
+    sets = [sorted({picks.randrange(40) for _ in range(picks.randrange(1, 30))}) for _ in range(40)]
+    size = np.array([len(one) for one in sets]).reshape(10, 4)
+    size[::3, 3] = 0  # a candidate less
+    start = np.cumsum([0, *(len(one) for one in sets)])[:-1].reshape(10, 4)
+    values, out = np.array([at for one in sets for at in one], dtype=np.uint64), np.empty((10, 7), dtype=np.float32)
+    sample.overlaps(values, start, size, out)
+    for row, subset in itertools.product(range(10), range(1, 8)):
+        few = [set(sets[4 * row + i]) if size[row, i] else set() for i in range(4) if i == 0 or subset >> (i - 1) & 1]
+        assert out[row, subset - 1] == np.float32(len(set.intersection(*few)) / len(set.union(*few)))
+
+
+@pytest.mark.parametrize(("clusters", "runs", "pool"), [(60, 100, 2048), (600, 25, 2048), (600, 40, 400)])
+def test_intervals_hold_the_truth_and_estimates_are_unbiased(
+    monkeypatch: Any, clusters: int, runs: int, pool: int
+) -> None:
+    monkeypatch.setattr(sample, "POOL", pool)
+    picks, texts, label = random.Random(9), list[str](), list[int]()
+    for cluster in range(clusters):  # pairs of similarity 82 / 98, and triples of 85 / 95 and 80 / 100
+        base = words(picks)
+        members = [base, changed(base, 86, 8)] if cluster % 2 else [base, changed(base, 0, 5), changed(base, 89, 5)]
+        texts += [" ".join(one) for one in members]
+        label += [cluster] * len(members)
+    made = [
+        one_run(texts, np.array(label), 1000 * run) for run in range(runs)
+    ]  # seeds next to each other share permutations
+    truth, value, low, high = np.array(made).T
+    assert np.mean((low <= truth) & (truth <= high)) >= 0.93
+    assert abs(np.mean(value - truth)) < 3 * np.std(value - truth) / math.sqrt(runs)
+    assert truth.mean() > 0.97
+
+
+def one_run(texts: list[str], label: Any, seed: int) -> tuple[float, ...]:
+    """True recall, estimate and interval, with the permutations of this seed. All documents of a cluster have a
+    duplicate in it."""
+    params = MinHash(seed=seed)
+    signed, _ = linking.signatures(pa.array(texts), params, *permutations(params.bands * params.rows, seed))
+    key, node = band_keys(signed, params.bands, params.rows).reshape(-1), np.repeat(np.arange(label.size), params.bands)
+    order = np.lexsort((node, key))
+    ids = np.random.default_rng(seed).integers(0, 2**63, (2, label.size)).astype(np.uint64)
+    links = linking.Links(key[order], node[order], ids[0], ids[1], params.threshold)
+    sets = linking.sets(pa.array(texts), params)
+    size = np.array([one.size for one in sets])
+    payload = linking.Payload(np.cumsum(size) - size, size, np.concatenate(sets))
+    links.walk(linking.SETS, payload=payload)
+    root = links.roots()
+    candidates = np.unique(node[order][np.isin(key[order], key[order][1:][np.diff(key[order]) == 0])]).size
+    below = sample.limit(candidates)
+    chosen, pool = sample.choose(sample.draw(links, np.arange(label.size).astype(np.uint64), root, below, payload))
+    rate = accuracy.rates(chosen, pool, params, below / 2**64)["recall"]
+    return float(np.mean(np.bincount(root)[root] > 1)), rate["value"], rate["low"], rate["high"]

@@ -52,11 +52,16 @@ def test_a_range_of_a_run_is_what_a_filter_gives(
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), unique=True, max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 9) | st.integers(2**64 - 5, 2**64 - 1)), unique=True, max_size=30
+    )
+)
 def test_order_is_by_key_then_ties(rows: list[tuple[int, int]]) -> None:
     key, tie = (np.array([row[i] for row in rows], dtype=np.uint64) for i in (0, 1))
     order = sorted_runs.in_order(key, tie)
     assert [rows[i] for i in order] == sorted(rows)
+    assert sorted_runs.stable_order(key).tolist() == sorted(range(len(rows)), key=lambda i: rows[i][0])
 
 
 def test_a_flipped_byte_anywhere_in_a_run_is_refused(tiny: Any) -> None:
