@@ -18,7 +18,7 @@ from plinth_text.compiled import compiled
 #: identity.
 VERSION = 2
 #: Features of a block, as in `features.h`.
-FEATURES = 164
+FEATURES = 201
 #: Leaves that a tree may have: each is a bit of a number.
 MOST_LEAVES = 64
 ALL_LEAVES = 2**MOST_LEAVES - 1
