@@ -7,6 +7,7 @@
 #define SURE 1.3862944f
 #define JOINED 3.0f
 #define HOPELESS 4.0f
+#define ALIKE 0.2
 /* Scores between which a block is undecided. */
 #define LOW -0.6f
 #define HIGH 2.0f
@@ -65,7 +66,7 @@ static bool may_join(const Page *page, const Block *block, float score, float li
     bool is_cell = tag == TD || tag == TH, is_sentence = tag == P && block->stops > 0;
     bool is_item = tag == DT || tag == DD || above(page, block->element, LI, LI) > 0;
     if (block->pre) return true;
-    return (is_cell || is_item || is_sentence) && block->link_chars * 3 < block->chars && score >= limit - JOINED;
+    return (is_cell || is_item || is_sentence || is_heading(tag)) && block->link_chars * 3 < block->chars && score >= limit - JOINED;
 }
 
 /* Keep code, lists, rows and sentences next to text that is kept: learned from long pages, the model takes some of them
@@ -82,10 +83,23 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
             int64_t after = next;
             while (after < page->block_count && after < next + NEAR && scores[after] < limit) after++;
             bool joins = after < page->block_count && after < next + NEAR && is_near(page, own, blocks[after].element);
-            joins |= last >= 0 && k - last <= NEAR && is_near(page, own, blocks[last].element);
+            joins |= last >= 0 && k - last <= NEAR && !is_heading(page->elements[own].tag) && is_near(page, own, blocks[last].element);
             for (int64_t i = k; joins && i < next; i++) scores[i] = limit;
         }
         if (scores[k] >= limit) last = next - 1;
+    }
+}
+
+/* Keep sentences whose score is not far below the limit at a place of the page's structure of which a part is kept: what
+   is repeated, as posts of a forum are, is kept or dropped as a whole. */
+static void keep_alike(const Page *page, const Facts *facts, float *scores, float limit) {
+    for (int64_t k = 0; k < page->block_count; k++)
+        if (scores[k] >= limit) group_of(facts, block_place(page, &page->blocks[k]))->kept += page->blocks[k].chars;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || scores[k] < limit - JOINED || !block->stops || block->link_chars * 3 >= block->chars) continue;
+        const Group *group = group_of(facts, block_place(page, block));
+        if (group->count >= FEW && group->kept >= ALIKE * group->chars) scores[k] = limit;
     }
 }
 
@@ -275,6 +289,7 @@ static int64_t text_room(const Page *page) {
    the characters of undecided blocks divided by those that are kept, of pages that declare an article; 0 of others. */
 KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure) {
     Page page;
+    Facts facts = {0};
     read_page(&page, html.at, html.size);
     *title_from = page.title_from;
     *title_to = page.title_to;
@@ -285,7 +300,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
     Sets *leaves = aligned_alloc(sizeof(Sets), (size_t)(first.size + 1) * sizeof(Sets));
     int32_t *items = calloc((size_t)page.element_count + 1, sizeof(int32_t));
     bool *is_written = calloc((size_t)page.element_count + 1, sizeof(bool));
-    if (!page.failed && features && scores && leaves && items && is_written && write_features(&page, features)) {
+    if (!page.failed && features && scores && leaves && items && is_written && write_features(&page, &facts, features)) {
         Trees trees = {starts, tree, first, threshold, leaf, others};
         score_blocks(&trees, features, count, leaves, scores);
         int64_t sure = 0, undecided = 0, kept = 0;
@@ -296,6 +311,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         score_wholes(&page, scores);
         float limit = sure >= ARTICLE_CHARS ? article : other;
         limit = sentence_limit(&page, scores, limit);
+        keep_alike(&page, &facts, scores, limit);
         keep_neighbors(&page, scores, limit);
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
@@ -315,6 +331,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
     free(leaves);
     free(items);
     free(is_written);
+    free_facts(&facts);
     free_page(&page);
     return size;
 }
@@ -323,10 +340,11 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
    Return the number of blocks, negative if it is more than the rows. */
 KERNEL int64_t page_blocks(u8_in html, f32_rows_out features, i64_rows_out places, u8_out text) {
     Page page;
+    Facts facts = {0};
     read_page(&page, html.at, html.size);
     int64_t count = page.block_count;
     bool fits = count <= features.rows && page.size <= text.size;
-    bool failed = page.failed || (fits && !write_features(&page, features.at));
+    bool failed = page.failed || (fits && !write_features(&page, &facts, features.at));
     if (fits && !failed) {
         for (int64_t k = 0; k < count; k++) {
             places.at[2 * k] = page.blocks[k].from;
@@ -334,6 +352,7 @@ KERNEL int64_t page_blocks(u8_in html, f32_rows_out features, i64_rows_out place
         }
         memcpy(text.at, page.text, (size_t)page.size);
     }
+    free_facts(&facts);
     free_page(&page);
     return failed ? NO_MEMORY : fits ? count : -count - 1;
 }

@@ -9,7 +9,7 @@ enum { FEATURES = 201, FEW = 3, LEVELS = 5, NEIGHBORS = 3, FAR = 12, NEAR_TEXT =
 typedef struct {
     uint64_t place;
     int32_t count, first, last;
-    double chars, link_chars, prose, stops, digits, repeats, blocks;
+    double chars, link_chars, prose, stops, digits, repeats, blocks, kept;
 } Group;
 
 /* Facts of the page that all blocks share. */
@@ -125,10 +125,7 @@ static bool read_facts(Page *page, Facts *facts) {
     facts->heading = -1;
     for (int64_t k = 1; k < page->element_count; k++) facts->tags[page->elements[k].tag]++;
     facts->before = malloc((size_t)(2 * count + 2) * sizeof(int32_t));
-    if (!facts->before || !count_repeats(page) || !sum_groups(page, facts)) {
-        free(facts->before);
-        return false;
-    }
+    if (!facts->before || !count_repeats(page) || !sum_groups(page, facts)) return false;
     for (int64_t k = 0; k < count; k++) {
         int32_t at = page->blocks[k].element;
         while (at > 0 && !(page->elements[at].hints >> H_COMMENT & 1)) at = page->elements[at].parent;
@@ -148,6 +145,11 @@ static bool read_facts(Page *page, Facts *facts) {
         if (is_prose(&page->blocks[k])) last = k;
     }
     return true;
+}
+
+static void free_facts(Facts *facts) {
+    free(facts->before);
+    free(facts->groups);
 }
 
 #define PUT(value) *out++ = (float)(value)
@@ -350,10 +352,9 @@ static float *kind_features(const Page *page, const Facts *facts, float *out) {
     return out;
 }
 
-/* Write the features of all blocks, [blocks, FEATURES]. False if memory ran out. */
-static bool write_features(Page *page, float *out) {
-    Facts facts;
-    if (!read_facts(page, &facts)) return false;
+/* Write the features of all blocks, [blocks, FEATURES]. False if memory ran out; `free_facts` frees the facts anyway. */
+static bool write_features(Page *page, Facts *facts, float *out) {
+    if (!read_facts(page, facts)) return false;
     float seen = 0;
     int64_t heading = -1;
     for (int64_t k = 0; k < page->block_count; k++) {
@@ -361,17 +362,15 @@ static bool write_features(Page *page, float *out) {
         out = text_features(page, block, out);
         out = tag_features(page->elements[block->element].tag, out);
         out = ancestor_features(page, block->element, out);
-        out = container_features(page, &facts, block->element, out);
+        out = container_features(page, facts, block->element, out);
         out = neighbor_features(page, k, out);
         out = heading_features(page, k, heading, out);
-        out = page_features(page, &facts, k, seen, out);
-        out = group_features(page, &facts, k, out);
-        out = items_features(page, &facts, k, out);
-        out = kind_features(page, &facts, out);
+        out = page_features(page, facts, k, seen, out);
+        out = group_features(page, facts, k, out);
+        out = items_features(page, facts, k, out);
+        out = kind_features(page, facts, out);
         if (is_heading(page->elements[block->element].tag)) heading = k;
         seen += (float)block->chars;
     }
-    free(facts.before);
-    free(facts.groups);
     return true;
 }
