@@ -42,8 +42,8 @@ TREES = {
     "colsample_bytree": 0.3, "subsample": 0.6, "subsample_freq": 1, "max_bin": 127, "n_jobs": 1, "random_state": 0,
     "deterministic": True, "force_row_wise": True, "verbose": -1,
 }  # fmt: skip
-#: Minimum log-odds on pages with an article and on others: probabilities of 0.7 and 0.45.
-LIMITS = (float(np.log(0.7 / 0.3)), float(np.log(0.45 / 0.55)))
+#: Minimum log-odds on pages with an article and on others: probabilities of 0.7 and 0.35.
+LIMITS = (float(np.log(0.7 / 0.3)), float(np.log(0.35 / 0.65)))
 
 
 class LabeledPage(NamedTuple):

@@ -66,7 +66,7 @@ static bool may_join(const Page *page, const Block *block, float score, float li
     bool is_cell = tag == TD || tag == TH, is_sentence = tag == P && block->stops > 0;
     bool is_item = tag == DT || tag == DD || above(page, block->element, LI, LI) > 0;
     if (block->pre) return true;
-    return (is_cell || is_item || is_sentence || is_heading(tag)) && block->link_chars * 3 < block->chars && score >= limit - JOINED;
+    return (is_cell || is_item || is_sentence) && block->link_chars * 3 < block->chars && score >= limit - JOINED;
 }
 
 /* Keep code, lists, rows and sentences next to text that is kept: learned from long pages, the model takes some of them
@@ -83,10 +83,20 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
             int64_t after = next;
             while (after < page->block_count && after < next + NEAR && scores[after] < limit) after++;
             bool joins = after < page->block_count && after < next + NEAR && is_near(page, own, blocks[after].element);
-            joins |= last >= 0 && k - last <= NEAR && !is_heading(page->elements[own].tag) && is_near(page, own, blocks[last].element);
+            joins |= last >= 0 && k - last <= NEAR && is_near(page, own, blocks[last].element);
             for (int64_t i = k; joins && i < next; i++) scores[i] = limit;
         }
         if (scores[k] >= limit) last = next - 1;
+    }
+}
+
+/* Keep headings above text that is kept. */
+static void keep_headings(const Page *page, float *scores, float limit) {
+    for (int64_t k = page->block_count - 2; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        bool is_title = is_heading(page->elements[block->element].tag) && block->link_chars * 3 < block->chars;
+        if (!is_title || scores[k] >= limit || scores[k] < limit - JOINED || scores[k + 1] < limit) continue;
+        if (is_near(page, block->element, block[1].element)) scores[k] = limit;
     }
 }
 
@@ -286,14 +296,15 @@ static int64_t text_room(const Page *page) {
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
    needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure` is
-   the characters of undecided blocks divided by those that are kept, of pages that declare an article; 0 of others. */
-KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure) {
+   the characters of undecided blocks divided by those that are kept. */
+KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, int64_t *is_article) {
     Page page;
     Facts facts = {0};
     read_page(&page, html.at, html.size);
     *title_from = page.title_from;
     *title_to = page.title_to;
     *unsure = 0;
+    *is_article = page.kind == ARTICLE_KIND;
     int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
     float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float));
     float *scores = malloc((size_t)(count + 1) * sizeof(float));
@@ -313,6 +324,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         limit = sentence_limit(&page, scores, limit);
         keep_alike(&page, &facts, scores, limit);
         keep_neighbors(&page, scores, limit);
+        keep_headings(&page, scores, limit);
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
         Writer writer = {out.at, 0};
@@ -323,7 +335,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
             write_block(&writer, &page, last, &page.blocks[k], is_written);
             last = &page.blocks[k];
         }
-        *unsure = page.kind == ARTICLE_KIND ? (double)undecided / (double)(kept + 1) : 0;
+        *unsure = (double)undecided / (double)(kept + 1);
         size = fits ? writer.size : room > out.size ? -room : NO_MEMORY;
     }
     free(features);
