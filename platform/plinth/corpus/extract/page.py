@@ -73,7 +73,7 @@ class MainContent(NamedTuple):
 
     Args:
         unsure: characters of undecided blocks divided by characters of kept blocks; 0 from engines that do not know.
-        article: the page declares an article (`og:type`).
+        article: the page declares an article (`og:type`), and neither a forum nor a list.
         route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
     """
 

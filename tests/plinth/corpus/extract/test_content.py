@@ -248,7 +248,7 @@ def test_features_of_what_is_repeated() -> None:
     [
         ('<meta name=generator content="Discourse 3.3">', [1, 0, 0, 0, 0]),
         ('<meta name=description content="Discourse">', [0, 0, 0, 0, 0]),
-        ('<script type="application/ld+json">{"@type":"NewsArticle","a":{"@type": ["Product"]}}</script>', [0, 1, 1, 0, 0]),
+        ('<script type="application/ld+json">{"@type":"Article","a":{"@type": ["Product"]}}</script>', [0, 1, 1, 0, 0]),
         ('<script>{"@type":"Product"}</script>', [0, 0, 0, 0, 0]),
         ('<script type="application/ld+json">"@type" : "</script>', [0, 0, 0, 0, 0]),
         ("<div itemscope itemtype='https://schema.org/QAPage'>", [1, 0, 0, 0, 0]),

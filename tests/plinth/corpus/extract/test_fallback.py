@@ -9,7 +9,16 @@ import pytest
 from plinth.corpus.documents import documents
 from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.extract.fallback import agreement, with_fallback
-from plinth.corpus.extract.page import SLOW, UNSURE, UNSURE_ABOVE, UNSURE_KEY, ExtractionFailure, MainContent, Page, Text
+from plinth.corpus.extract.page import (
+    SLOW,
+    UNSURE,
+    UNSURE_ABOVE,
+    UNSURE_KEY,
+    ExtractionFailure,
+    MainContent,
+    Page,
+    Text,
+)
 from plinth.corpus.extract.worker import LIBRARIES, engine
 from plinth.corpus.sources.parameters import Bucket, Documents, Extraction
 from plinth.corpus.sources.record import RawRecord
@@ -62,11 +71,16 @@ def test_agreement_is_the_f1_of_words() -> None:
 
 def test_only_articles_are_read_again() -> None:
     extract = engine("blocks")
-    short, other, long = extract(page("article", SHORT)), extract(page("website", SHORT)), extract(page("article", LONG))
+    short, other = extract(page("article", SHORT)), extract(page("website", SHORT))
+    long = extract(page("article", LONG))
     assert short.unsure > UNSURE_ABOVE
     assert other.unsure > UNSURE_ABOVE
     assert long.unsure == 0.0
     assert (short.article, other.article, long.article) == (True, False, True)
+    forum = page("article", SHORT).replace("<body>", '<body class="bbpress topic">')
+    a_list = f"{page('article', SHORT)}<i itemtype=https://schema.org/CollectionPage>"
+    assert not extract(forum).article
+    assert not extract(a_list).article
     assert with_fallback(lambda html: other, lambda html: MainContent("no", None))("") == other
 
 

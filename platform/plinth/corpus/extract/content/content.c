@@ -296,7 +296,8 @@ static int64_t text_room(const Page *page) {
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
    needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure` is
-   the characters of undecided blocks divided by those that are kept. */
+   the characters of undecided blocks divided by those that are kept;
+   `is_article`: the page declares an article, and neither a forum nor a list. */
 KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, int64_t *is_article) {
     Page page;
     Facts facts = {0};
@@ -304,7 +305,8 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
     *title_from = page.title_from;
     *title_to = page.title_to;
     *unsure = 0;
-    *is_article = page.kind == ARTICLE_KIND;
+    bool is_forum = page.kinds[K_FORUM] || page.hints >> H_FORUM & 1;
+    *is_article = page.kind == ARTICLE_KIND && !is_forum && !page.kinds[K_LIST];
     int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
     float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float));
     float *scores = malloc((size_t)(count + 1) * sizeof(float));
