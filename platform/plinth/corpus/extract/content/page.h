@@ -77,6 +77,7 @@ typedef struct {
     int lines;
     int32_t stack[DEEPEST + 2];
     bool unclosed[TAGS]; /* no end tag follows */
+    int64_t scriptless_to; /* end of a page for browsers without scripts */
 } Reader;
 
 /* Attributes of a start tag. */
@@ -584,13 +585,16 @@ static int64_t end_tag(const uint8_t *html, int64_t i, int64_t size, int tag) {
 /* Skip an element that has no text of the page; return the position after it. An element without an end is left, and a
    page for browsers without scripts: what a forum shows to crawlers. */
 static int64_t skip_element(Reader *reader, int64_t i, int tag, bool is_data) {
-    if (reader->unclosed[tag]) return i;
+    if (reader->unclosed[tag] || (tag == NOSCRIPT && i < reader->scriptless_to)) return i;
     int64_t end = end_tag(reader->html, i, reader->size, tag);
     if (end == reader->size && tag != SCRIPT && tag != STYLE && tag != TITLE) {
         reader->unclosed[tag] = true;
         return i;
     }
-    if (tag == NOSCRIPT && end - i >= PAGE_BYTES && contains(reader->html + i, end - i, "<p")) return i;
+    if (tag == NOSCRIPT && end - i >= PAGE_BYTES && contains(reader->html + i, end - i, "<p")) {
+        reader->scriptless_to = end;
+        return i;
+    }
     if (is_data) read_data(reader->page, reader->html + i, end - i);
     if (tag == TITLE && !reader->page->title_to) {
         reader->page->title_from = i;
