@@ -1,4 +1,4 @@
-"""How sure the extraction engine was of a page's main content: low on lists of links, search pages and shop windows."""
+"""Doubt of the extraction engine about a page: high on lists of links, search pages and shop windows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def annotate_extraction(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBat
 ANNOTATOR = Annotator(
     name="extraction",
     version="1",
-    description="How unsure the engine `blocks` was of a page's main content: text of undecided blocks by kept text.",
+    description="Doubt of the engine `blocks` about a page: text of undecided blocks divided by kept text.",
     source="Plinth's own engine; 0 for text of other engines and of other sources, and below 0.2.",
     params=NoParams,
     schema=SCHEMA,

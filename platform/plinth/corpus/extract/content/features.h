@@ -79,7 +79,7 @@ static Group *group_of(const Facts *facts, uint64_t place) {
     return &facts->groups[at];
 }
 
-/* The place of blocks is told from that of elements. */
+/* Place of a block, which differs from that of its element. */
 INLINE uint64_t block_place(const Page *page, const Block *block) { return ~page->elements[block->element].place; }
 
 static bool sum_groups(const Page *page, Facts *facts) {
@@ -343,7 +343,7 @@ static float *items_features(const Page *page, const Facts *facts, int64_t k, fl
     return item_features(page, facts, k, outer, out);
 }
 
-/* What the page says that it is. */
+/* Kind of page that its markup states. */
 static float *kind_features(const Page *page, const Facts *facts, float *out) {
     static const uint8_t telling[] = {H_FORUM, H_ARTICLE, H_PRODUCT, H_LIST, H_TAGS, H_DOCS};
     for (int k = 0; k < KINDS; k++) PUT(min_i64(page->kinds[k], 5));

@@ -10,7 +10,7 @@ enum { ARTICLE_KIND = 1, DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8, PAGE_
 /* Attributes by which highlighters mark line numbers (Pygments, Rouge, SyntaxHighlighter). */
 static const char *const GUTTERS[] = {"linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number"};
 
-/* What schema.org, or the program that made the page, says that the page is. */
+/* Kinds of page, as markup of schema.org and names of programs state them. */
 enum { K_FORUM, K_ARTICLE, K_PRODUCT, K_LIST, K_OFFER, KINDS };
 static const Hint KIND_WORDS[] = {
     {"discussionforum", K_FORUM}, {"qapage", K_FORUM}, {"bbpress", K_FORUM}, {"phpbb", K_FORUM}, {"vbulletin", K_FORUM},
