@@ -42,8 +42,8 @@ AGREEMENT = 0.75
 PAGE_BLOCKS = 300
 TREES = 500
 PARAMETERS = {"objective": "binary", "learning_rate": 0.06, "num_leaves": 47, "min_child_samples": 40}
-#: Minimum log-odds on pages with an article and on others: probabilities of 0.7 and 0.45.
-LIMITS = (float(np.log(0.7 / 0.3)), float(np.log(0.45 / 0.55)))
+#: Minimum log-odds on pages with an article and on others: probabilities of 0.7 and 0.35.
+LIMITS = (float(np.log(0.7 / 0.3)), float(np.log(0.35 / 0.65)))
 
 
 class LabeledPage(NamedTuple):

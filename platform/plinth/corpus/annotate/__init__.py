@@ -8,6 +8,7 @@ rows in the same order as the documents, but no text.
                         pretrained fastText model or transformer head
     licence             check of a document's SPDX expression against the permitted list; opt-outs that its page or
                         server declares
+    extraction          doubt of the extraction engine about a page's main content
     blocklists          blocked domains and URLs, words in URLs, reputation; check of stored documents against the
                         lists of illegal content
     rules/              scores of published rule sets: C4, FineWeb, Gopher, RedPajama, RefinedWeb, Dolma

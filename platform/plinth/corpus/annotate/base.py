@@ -162,6 +162,7 @@ ANNOTATORS = Catalogue(
         "fineweb": "plinth.corpus.annotate.rules.fineweb:FINEWEB",
         "licence": "plinth.corpus.annotate.licence:LICENCE",
         "opt_out": "plinth.corpus.annotate.licence:OPT_OUT",
+        "extraction": "plinth.corpus.annotate.extraction:ANNOTATOR",
         "pii": "plinth.corpus.annotate.pii.pii:ANNOTATOR",
         "url": "plinth.corpus.annotate.blocklists:URL",
         "perplexity": "plinth.corpus.annotate.learned:PERPLEXITY",

@@ -9,20 +9,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from plinth.corpus.extract.page import SLOW, UNSURE, Extract, MainContent
+from plinth.corpus.extract.page import SLOW, UNSURE, UNSURE_ABOVE, Extract, MainContent
 
-#: `MainContent.unsure` above which the slow engine reads the page, and minimum F1 of the words of both texts. Raise
-#: `documents.VERSION` if they change.
-UNSURE_ABOVE, AGREEMENT = 0.25, 0.6
+#: Minimum F1 of the words of both texts. Raise `documents.VERSION` if it changes, or `UNSURE_ABOVE`.
+AGREEMENT = 0.5
 _WORD = re.compile(r"\w+")
 
 
 def with_fallback(fast: Extract, slow: Extract) -> Extract:
-    """Return an engine that reads a page again with `slow` if `fast` is unsure."""
+    """Return an engine that reads an article again with `slow` if `fast` is unsure."""
 
     def extract(html: str) -> MainContent:
         first = fast(html)
-        if first.unsure <= UNSURE_ABOVE:
+        if not first.article or first.unsure <= UNSURE_ABOVE:
             return first
         try:
             second = slow(html)

@@ -21,8 +21,10 @@ from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM_POLICY, dir
 #     answer     status, route, length of text, length of each fact; text and facts that are there
 
 CHARSET_BYTES = 255
+#: `MainContent.unsure` in a document's `extra`, if it is above `UNSURE_ABOVE`.
+UNSURE_KEY, UNSURE_ABOVE = "extraction_unsure", 0.2
 #: Metadata of a page, by the names in a document's `extra`, with the maximum characters of each.
-FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE)
+FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE, UNSURE_KEY)
 FACT_CHARACTERS = 500
 ANSWER = struct.Struct(f"<BBI{len(FACTS)}H")
 #: Status of an answer: text came out, or one of these reasons.
@@ -70,14 +72,15 @@ class MainContent(NamedTuple):
     """Main content of HTML as an engine returns it.
 
     Args:
-        unsure: characters of undecided blocks divided by characters of kept blocks, on pages that declare an article
-            (`og:type`); 0 on other pages, and from engines that do not know.
+        unsure: characters of undecided blocks divided by characters of kept blocks; 0 from engines that do not know.
+        article: the page declares an article (`og:type`), and neither a forum nor a list.
         route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
     """
 
     text: str
     title: str | None
     unsure: float = 0.0
+    article: bool = False
     route: int = 0
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from plinth.compute.worker_process import Handler, ItemWatch
 from plinth.corpus.extract.fallback import with_fallback
 from plinth.corpus.extract.page import (
+    UNSURE_ABOVE,
+    UNSURE_KEY,
     Answer,
     Extract,
     ExtractionFailure,
@@ -299,6 +301,9 @@ def _answer(read: Read | Answer) -> bytes:
         return answer_bytes(read)
     html, content = read
     try:
-        return answer_bytes(Text(content.text, page_facts(html, content.title), content.route))
+        facts = page_facts(html, content.title)
+        if content.unsure > UNSURE_ABOVE:
+            facts[UNSURE_KEY] = f"{content.unsure:.2f}"
+        return answer_bytes(Text(content.text, facts, content.route))
     except Exception as error:  # memory may run out here as well
         return answer_bytes(ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}"))

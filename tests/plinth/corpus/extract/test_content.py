@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from plinth import fingerprint
@@ -44,6 +45,10 @@ ALL = BlockModel(
     np.array([-1], np.int32), *[np.empty(0, np.int32)] * 2, np.empty(0, np.uint8), np.empty(0, np.float32),
     np.array([9.0], np.float32), 0.0, 0.0,
 )  # fmt: skip
+
+
+#: First features of groups, and of the kind of page after them.
+GROUP, KINDS = 164, 25
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +189,83 @@ def test_a_line_number_alone_is_no_block() -> None:
     assert page_blocks(html, features, places, text) == 1
 
 
+#: A model that keeps blocks of more than 60 characters; shorter ones are one below the limit.
+LONG_BLOCKS = BlockModel(
+    np.array([0], np.int32), np.array([-1], np.int32), np.array([-2], np.int32), np.array([0], np.uint8),
+    np.array([60.0], np.float32), np.array([-1.0, 9.0], np.float32), 0.0, 0.0,
+)  # fmt: skip
+
+
+def test_what_is_repeated_is_kept_as_a_whole() -> None:
+    """Short posts of a forum, as the long ones at their place; not their buttons, nor sentences elsewhere."""
+    extract = BlockEngine(LONG_BLOCKS)
+    posts = [FIRST, SECOND, "Mine does not, sadly."]
+    html = "".join(f"<div class='post-{n} odd'><div>{post}</div><b>Reply!</b></div>" for n, post in enumerate(posts))
+    assert extract(f"{html}<div class=hint>Ask for a mill.</div>").text.split("\n\n") == posts
+    two = "".join(f"<div class='post-{n} odd'><div>{post}</div></div>" for n, post in enumerate(posts[1:]))
+    assert extract(two).text == SECOND
+
+
+def test_a_heading_stays_with_the_text_that_follows_it() -> None:
+    extract = BlockEngine(LONG_BLOCKS)
+    assert extract(f"<h2>Mill</h2><p>{FIRST}</p><h2>Inn</h2>").text == f"Mill\n\n{FIRST}"
+    assert extract(f"<h2>Mill</h2><h3>Inn</h3><p>{FIRST}</p>").text == f"Mill\n\nInn\n\n{FIRST}"
+    assert extract(f"<h2>Mill</h2><div>Hints</div><p>{FIRST}</p>").text == FIRST
+
+
+def test_a_page_for_browsers_without_scripts_is_read(keep_all: BlockEngine) -> None:
+    posts = f"<p>{FIRST}</p><p>{SECOND}</p>"
+    filler = "<i></i>" * 120
+    assert keep_all(f"<body><noscript>{posts}{filler}</noscript>x").text == f"{FIRST}\n\n{SECOND}\n\nx"
+    assert keep_all(f"<body><noscript>{posts}</noscript>x").text == "x"  # a notice
+    assert keep_all(f"<body><noscript><img>{filler * 2}</noscript>x").text == "x"
+
+
+def features_of(html: str) -> npt.NDArray[np.float64]:
+    """Features of a page's blocks from `GROUP` on, to three digits."""
+    data = np.frombuffer(html.encode(), np.uint8)
+    features, places = np.empty((99, FEATURES), np.float32), np.empty((99, 2), np.int64)
+    count = page_blocks(data, features, places, np.empty(2 * data.size + 64, np.uint8))
+    return features[:count, GROUP:].astype(np.float64).round(3)
+
+
+def test_features_of_what_is_repeated() -> None:
+    item = "<div class='post-{n} odd'><p>Rye, {n}.</p><div><a href=x>Reply</a></div></div>"
+    rows = features_of("<p>Mill</p>" + "".join(item.format(n=n) for n in range(4)))
+    count, chars, links, repeated = rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 7]
+    assert count.tolist() == [1] + 4 * [4, 4]
+    assert chars.tolist() == [4] + 4 * [7, 5]
+    assert links.tolist() == [0] + 4 * [0, 1]
+    assert repeated.tolist() == [0] + 4 * [0, 1]
+    of_items = rows[:, 9:17].tolist()
+    assert of_items[0] == [0] + 7 * [-1]
+    assert of_items[1] == [4, 12, 2, round(5 / 12, 3), 0, round(48 / 53, 3), 0, 1]  # depth of the paragraph below it
+    assert of_items[2] == [4, 12, 2, round(5 / 12, 3), 0, round(48 / 53, 3), 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("html", "kinds"),
+    [
+        ('<meta name=generator content="Discourse 3.3">', [1, 0, 0, 0, 0]),
+        ('<meta name=description content="Discourse">', [0, 0, 0, 0, 0]),
+        ('<script type="application/ld+json">{"@type":"Article","a":{"@type": ["Product"]}}</script>', [0, 1, 1, 0, 0]),
+        ('<script>{"@type":"Product"}</script>', [0, 0, 0, 0, 0]),
+        ('<script type="application/ld+json">"@type" : "</script>', [0, 0, 0, 0, 0]),
+        ("<div itemscope itemtype='https://schema.org/QAPage'>", [1, 0, 0, 0, 0]),
+        ("<div itemtype=https://schema.org/ItemList></div>" * 9, [0, 0, 0, 5, 0]),
+    ],
+)  # fmt: skip
+def test_what_a_page_says_that_it_is(html: str, kinds: list[int]) -> None:
+    assert features_of(f"{html}<p>Mill")[0, KINDS : KINDS + 5].tolist() == kinds
+
+
+def test_classes_of_the_body_tell_the_kind_of_page() -> None:
+    of_body = [features_of(f"<html class=x><body class='{name}'><p>Mill")[0, KINDS + 5 : -1].tolist() for name in
+               ("bbpress topic", "single-product", "page")]  # fmt: skip
+    assert of_body == [[1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]]
+    assert features_of("<p>Mill</p><div class=comments>Yes, mill</div>")[:, -1].tolist() == 2 * [round(9 / 14, 3)]
+
+
 def test_the_title_is_the_first_and_resolved(extract: BlockEngine) -> None:
     assert extract("<title> A &amp;\n B </title><svg><title>no</title></svg>")[1] == "A & B"
     assert extract("<p>none</p>")[1] is None
@@ -204,14 +286,15 @@ def test_a_page_is_written_into_any_room(keep_all: BlockEngine) -> None:
     "repeated",
     ["<div>", "<p>a", "<table><tr>x<td>y", "<td><td>a", "<tr><td><td>a", "<pre>a\n", "<p>a <x-b>",
      "<i style=display:block>a", "<svg>", "<template><svg>", "<a href=x>", "<ul><li>a", "<table><tr><td>a", "</div>",
-     "<!--", "<p class='x ", "<span hidden>", "<pre>a", "<i class=lineno>1", "<ruby>a<rt>b", "<p class=flex><b>a<b>b"],
+     "<!--", "<p class='x ", "<span hidden>", "<pre>a", "<i class=lineno>1", "<ruby>a<rt>b", "<p class=flex><b>a<b>b",
+     "<noscript><p>a"],
 )  # fmt: skip
 def test_time_is_linear_in_the_page(keep_all: BlockEngine, repeated: str) -> None:
     """Work per byte at 16 times the size is at most a few times that of the smaller page; a loop over what came before
     would be 16 times."""
 
     def seconds(count: int) -> float:
-        html = repeated * count
+        html = repeated * count + "</noscript>"
         runs = []
         for _ in range(3):
             begun = time.process_time()
@@ -302,7 +385,7 @@ def test_a_tree_of_more_leaves_than_bits_is_refused() -> None:
 
 def test_a_model_of_another_version_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "model.npz", version=np.int64(99))
-    with pytest.raises(ValueError, match=r"model\.npz is of version 99, expected 2"):
+    with pytest.raises(ValueError, match=r"model\.npz is of version 99, expected 3"):
         read_model(tmp_path / "model.npz")
 
 

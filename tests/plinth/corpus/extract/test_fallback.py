@@ -8,16 +8,25 @@ import pytest
 
 from plinth.corpus.documents import documents
 from plinth.corpus.extract.extractor import Extractor, extracted
-from plinth.corpus.extract.fallback import UNSURE_ABOVE, agreement, with_fallback
-from plinth.corpus.extract.page import SLOW, UNSURE, ExtractionFailure, MainContent, Page, Text
+from plinth.corpus.extract.fallback import agreement, with_fallback
+from plinth.corpus.extract.page import (
+    SLOW,
+    UNSURE,
+    UNSURE_ABOVE,
+    UNSURE_KEY,
+    ExtractionFailure,
+    MainContent,
+    Page,
+    Text,
+)
 from plinth.corpus.extract.worker import LIBRARIES, engine
 from plinth.corpus.sources.parameters import Bucket, Documents, Extraction
 from plinth.corpus.sources.record import RawRecord
 from tests.plinth.corpus.extract.test_content import FIRST, SECOND, THIRD
 
-#: Text of which the model is sure, and text that is too short for it.
+#: Text of which the model is sure, and text that may be a link to another page.
 LONG = f"<p>{FIRST} {SECOND}</p><p>{SECOND} {THIRD}</p><p>{THIRD} {FIRST} {SECOND}</p><p>{FIRST} {THIRD}</p>"
-SHORT = f"<p>{FIRST}</p><p>{SECOND}</p><p>{THIRD}</p>"
+SHORT = f"<p>{FIRST}</p><p>{SECOND}</p><div class=related><p>{THIRD}</p></div>"
 
 
 def page(kind: str, text: str) -> str:
@@ -27,7 +36,7 @@ def page(kind: str, text: str) -> str:
 
 
 def fast(text: str, unsure: float) -> MainContent:
-    return MainContent(text, "title", unsure)
+    return MainContent(text, "title", unsure, article=True)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +69,19 @@ def test_agreement_is_the_f1_of_words() -> None:
     assert agreement("a", "") == 0.0
 
 
-def test_only_articles_are_unsure() -> None:
+def test_only_articles_are_read_again() -> None:
     extract = engine("blocks")
-    assert extract(page("article", SHORT)).unsure > UNSURE_ABOVE
-    assert extract(page("website", SHORT)).unsure == 0.0
-    assert extract(page("article", LONG)).unsure == 0.0
+    short, other = extract(page("article", SHORT)), extract(page("website", SHORT))
+    long = extract(page("article", LONG))
+    assert short.unsure > UNSURE_ABOVE
+    assert other.unsure > UNSURE_ABOVE
+    assert long.unsure == 0.0
+    assert (short.article, other.article, long.article) == (True, False, True)
+    forum = page("article", SHORT).replace("<body>", '<body class="bbpress topic">')
+    a_list = f"{page('article', SHORT)}<i itemtype=https://schema.org/CollectionPage>"
+    assert not extract(forum).article
+    assert not extract(a_list).article
+    assert with_fallback(lambda html: other, lambda html: MainContent("no", None))("") == other
 
 
 def test_pages_are_counted_by_the_engine_that_wrote_their_text() -> None:
@@ -86,6 +103,16 @@ def test_pages_are_counted_by_the_engine_that_wrote_their_text() -> None:
         counts.clear()
         list(extracted(records, extractor, counts))
     assert not counts
+
+
+def test_a_document_says_how_unsure_the_engine_was() -> None:
+    bodies = [page("website", SHORT), page("article", LONG)]
+    with Extractor(Extraction(engine="blocks")) as extractor:
+        unsure, sure = extractor.extract([Page(body.encode()) for body in bodies])
+    assert isinstance(unsure, Text)
+    assert isinstance(sure, Text)
+    assert unsure.facts[UNSURE_KEY] == f"{engine('blocks')(bodies[0]).unsure:.2f}"
+    assert UNSURE_KEY not in sure.facts
 
 
 @pytest.fixture

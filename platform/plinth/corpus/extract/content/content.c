@@ -7,6 +7,7 @@
 #define SURE 1.3862944f
 #define JOINED 3.0f
 #define HOPELESS 4.0f
+#define ALIKE 0.2
 /* Scores between which a block is undecided. */
 #define LOW -0.6f
 #define HIGH 2.0f
@@ -86,6 +87,29 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
             for (int64_t i = k; joins && i < next; i++) scores[i] = limit;
         }
         if (scores[k] >= limit) last = next - 1;
+    }
+}
+
+/* Keep headings above text that is kept. */
+static void keep_headings(const Page *page, float *scores, float limit) {
+    for (int64_t k = page->block_count - 2; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        bool is_title = is_heading(page->elements[block->element].tag) && block->link_chars * 3 < block->chars;
+        if (!is_title || scores[k] >= limit || scores[k] < limit - JOINED || scores[k + 1] < limit) continue;
+        if (is_near(page, block->element, block[1].element)) scores[k] = limit;
+    }
+}
+
+/* Keep sentences whose score is not far below the limit at a place of the page's structure of which a part is kept: what
+   is repeated, as posts of a forum are, is kept or dropped as a whole. */
+static void keep_alike(const Page *page, const Facts *facts, float *scores, float limit) {
+    for (int64_t k = 0; k < page->block_count; k++)
+        if (scores[k] >= limit) group_of(facts, block_place(page, &page->blocks[k]))->kept += page->blocks[k].chars;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || scores[k] < limit - JOINED || !block->stops || block->link_chars * 3 >= block->chars) continue;
+        const Group *group = group_of(facts, block_place(page, block));
+        if (group->count >= FEW && group->kept >= ALIKE * group->chars) scores[k] = limit;
     }
 }
 
@@ -272,20 +296,24 @@ static int64_t text_room(const Page *page) {
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
    needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure` is
-   the characters of undecided blocks divided by those that are kept, of pages that declare an article; 0 of others. */
-KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure) {
+   the characters of undecided blocks divided by those that are kept;
+   `is_article`: the page declares an article, and neither a forum nor a list. */
+KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, int64_t *is_article) {
     Page page;
+    Facts facts = {0};
     read_page(&page, html.at, html.size);
     *title_from = page.title_from;
     *title_to = page.title_to;
     *unsure = 0;
+    bool is_forum = page.kinds[K_FORUM] || page.hints >> H_FORUM & 1;
+    *is_article = page.kind == ARTICLE_KIND && !is_forum && !page.kinds[K_LIST];
     int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
     float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float));
     float *scores = malloc((size_t)(count + 1) * sizeof(float));
     Sets *leaves = aligned_alloc(sizeof(Sets), (size_t)(first.size + 1) * sizeof(Sets));
     int32_t *items = calloc((size_t)page.element_count + 1, sizeof(int32_t));
     bool *is_written = calloc((size_t)page.element_count + 1, sizeof(bool));
-    if (!page.failed && features && scores && leaves && items && is_written && write_features(&page, features)) {
+    if (!page.failed && features && scores && leaves && items && is_written && write_features(&page, &facts, features)) {
         Trees trees = {starts, tree, first, threshold, leaf, others};
         score_blocks(&trees, features, count, leaves, scores);
         int64_t sure = 0, undecided = 0, kept = 0;
@@ -296,7 +324,9 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         score_wholes(&page, scores);
         float limit = sure >= ARTICLE_CHARS ? article : other;
         limit = sentence_limit(&page, scores, limit);
+        keep_alike(&page, &facts, scores, limit);
         keep_neighbors(&page, scores, limit);
+        keep_headings(&page, scores, limit);
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
         Writer writer = {out.at, 0};
@@ -307,7 +337,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
             write_block(&writer, &page, last, &page.blocks[k], is_written);
             last = &page.blocks[k];
         }
-        *unsure = page.kind == ARTICLE_KIND ? (double)undecided / (double)(kept + 1) : 0;
+        *unsure = (double)undecided / (double)(kept + 1);
         size = fits ? writer.size : room > out.size ? -room : NO_MEMORY;
     }
     free(features);
@@ -315,6 +345,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
     free(leaves);
     free(items);
     free(is_written);
+    free_facts(&facts);
     free_page(&page);
     return size;
 }
@@ -323,10 +354,11 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
    Return the number of blocks, negative if it is more than the rows. */
 KERNEL int64_t page_blocks(u8_in html, f32_rows_out features, i64_rows_out places, u8_out text) {
     Page page;
+    Facts facts = {0};
     read_page(&page, html.at, html.size);
     int64_t count = page.block_count;
     bool fits = count <= features.rows && page.size <= text.size;
-    bool failed = page.failed || (fits && !write_features(&page, features.at));
+    bool failed = page.failed || (fits && !write_features(&page, &facts, features.at));
     if (fits && !failed) {
         for (int64_t k = 0; k < count; k++) {
             places.at[2 * k] = page.blocks[k].from;
@@ -334,6 +366,7 @@ KERNEL int64_t page_blocks(u8_in html, f32_rows_out features, i64_rows_out place
         }
         memcpy(text.at, page.text, (size_t)page.size);
     }
+    free_facts(&facts);
     free_page(&page);
     return failed ? NO_MEMORY : fits ? count : -count - 1;
 }

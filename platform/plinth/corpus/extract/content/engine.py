@@ -16,9 +16,9 @@ from plinth_text.compiled import compiled
 
 #: Bump when features, or the text that is written, change. The model's file states it, and is part of the step's
 #: identity.
-VERSION = 2
+VERSION = 3
 #: Features of a block, as in `features.h`.
-FEATURES = 164
+FEATURES = 201
 #: Leaves that a tree may have: each is a bit of a number.
 MOST_LEAVES = 64
 ALL_LEAVES = 2**MOST_LEAVES - 1
@@ -115,11 +115,11 @@ def main_content(
     article: float,
     other: float,
     out: U8,
-) -> tuple[int, int, int, float]:
+) -> tuple[int, int, int, float, int]:
     """Write the main content of a page in UTF-8, and return its size and the place of the title in the HTML.
 
-    Character references are kept as written. A negative size is the room that `out` would need. The last number is
-    `MainContent.unsure`.
+    Character references are kept as written. A negative size is the room that `out` would need. The last two
+    numbers are `MainContent.unsure` and `MainContent.article`.
     """
 
 
@@ -162,10 +162,10 @@ class BlockEngine:
         """Return main content and title of a page."""
         data = html.encode("utf-8", "replace")
         view = np.frombuffer(data, np.uint8)
-        size, title_from, title_to, unsure = main_content(view, *self._model, self._out)
+        size, title_from, title_to, unsure, article = main_content(view, *self._model, self._out)
         if size < 0:
             self._out = np.empty(-size, np.uint8)
-            size, title_from, title_to, unsure = main_content(view, *self._model, self._out)
+            size, title_from, title_to, unsure, article = main_content(view, *self._model, self._out)
         text = unescape(self._out[:size].tobytes().decode("utf-8", "replace"))
         title = unescape(data[title_from:title_to].decode("utf-8", "replace"))
-        return MainContent(text, " ".join(title.split()) or None, unsure)
+        return MainContent(text, " ".join(title.split()) or None, unsure, bool(article))

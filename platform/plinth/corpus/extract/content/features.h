@@ -3,10 +3,20 @@
    they are the same on every machine. Bump `VERSION` in `engine.py` when they change: a model is learned for them. */
 #include "plinth/corpus/extract/content/page.h"
 
-enum { FEATURES = 164, LEVELS = 5, NEIGHBORS = 3, FAR = 12, NEAR_TEXT = 300, NEAR_HEADING = 120, PROSE = 80 };
+enum { FEATURES = 201, FEW = 3, LEVELS = 5, NEIGHBORS = 3, FAR = 12, NEAR_TEXT = 300, NEAR_HEADING = 120, PROSE = 80 };
+
+/* Sums over the blocks, or over the elements, at one place of the page's structure. */
+typedef struct {
+    uint64_t place;
+    int32_t count, first, last;
+    double chars, link_chars, prose, stops, digits, repeats, blocks, kept;
+} Group;
 
 /* Facts of the page that all blocks share. */
 typedef struct {
+    Group *groups;          /* a hash table of `room` rows: the elements by their place, and the blocks by that of theirs */
+    int64_t room;
+    double commented; /* share of the text in comments */
     float chars, prose, links;
     int32_t tags[TAGS];
     int32_t *before, *after; /* distance to the nearest block of prose */
@@ -62,6 +72,49 @@ static bool count_repeats(Page *page) {
     return true;
 }
 
+/* Row of a place in the table of groups. */
+static Group *group_of(const Facts *facts, uint64_t place) {
+    int64_t at = (int64_t)((place ^ place >> 29) & (uint64_t)(facts->room - 1));
+    while (facts->groups[at].count && facts->groups[at].place != place) at = (at + 1) & (facts->room - 1);
+    return &facts->groups[at];
+}
+
+/* Place of a block, which differs from that of its element. */
+INLINE uint64_t block_place(const Page *page, const Block *block) { return ~page->elements[block->element].place; }
+
+static bool sum_groups(const Page *page, Facts *facts) {
+    facts->room = 2;
+    while (facts->room < 2 * (page->element_count + page->block_count)) facts->room *= 2;
+    facts->groups = calloc((size_t)facts->room, sizeof(Group));
+    if (!facts->groups) return false;
+    for (int64_t k = 1; k < page->element_count; k++) {
+        const Element *element = &page->elements[k];
+        if (!element->blocks) continue;
+        Group *group = group_of(facts, element->place);
+        group->place = element->place;
+        group->count++;
+        group->chars += element->chars;
+        group->link_chars += element->link_chars;
+        group->prose += element->prose;
+        group->blocks += element->blocks;
+    }
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        Group *group = group_of(facts, block_place(page, block));
+        if (!group->count) group->first = (int32_t)k;
+        group->place = block_place(page, block);
+        group->count++;
+        group->last = (int32_t)k;
+        group->chars += block->chars;
+        group->link_chars += block->link_chars;
+        group->prose += is_prose(block) ? block->chars : 0;
+        group->stops += block->stops;
+        group->digits += block->digits;
+        group->repeats += block->repeats > 0;
+    }
+    return true;
+}
+
 static bool read_facts(Page *page, Facts *facts) {
     int64_t count = page->block_count;
     memset(facts, 0, sizeof *facts);
@@ -72,9 +125,11 @@ static bool read_facts(Page *page, Facts *facts) {
     facts->heading = -1;
     for (int64_t k = 1; k < page->element_count; k++) facts->tags[page->elements[k].tag]++;
     facts->before = malloc((size_t)(2 * count + 2) * sizeof(int32_t));
-    if (!facts->before || !count_repeats(page)) {
-        free(facts->before);
-        return false;
+    if (!facts->before || !count_repeats(page) || !sum_groups(page, facts)) return false;
+    for (int64_t k = 0; k < count; k++) {
+        int32_t at = page->blocks[k].element;
+        while (at > 0 && !(page->elements[at].hints >> H_COMMENT & 1)) at = page->elements[at].parent;
+        facts->commented += at > 0 ? page->blocks[k].chars / facts->chars : 0;
     }
     facts->after = facts->before + count;
     int64_t last = -1000;
@@ -90,6 +145,11 @@ static bool read_facts(Page *page, Facts *facts) {
         if (is_prose(&page->blocks[k])) last = k;
     }
     return true;
+}
+
+static void free_facts(Facts *facts) {
+    free(facts->before);
+    free(facts->groups);
 }
 
 #define PUT(value) *out++ = (float)(value)
@@ -243,10 +303,58 @@ static float *page_features(const Page *page, const Facts *facts, int64_t k, flo
     return out;
 }
 
-/* Write the features of all blocks, [blocks, FEATURES]. False if memory ran out. */
-static bool write_features(Page *page, float *out) {
-    Facts facts;
-    if (!read_facts(page, &facts)) return false;
+/* Blocks at the same place of the page's structure: what is repeated is all content, or all clutter. */
+static float *group_features(const Page *page, const Facts *facts, int64_t k, float *out) {
+    const Group *group = group_of(facts, block_place(page, &page->blocks[k]));
+    PUT(group->count);
+    PUT(group->chars / group->count);
+    PUT(ratio(group->link_chars, group->chars));
+    PUT(ratio(group->prose, group->chars));
+    PUT(group->chars / facts->chars);
+    PUT(group->stops / group->count);
+    PUT(ratio(group->digits, group->chars));
+    PUT(group->repeats / group->count);
+    PUT((double)(group->last - group->first + 1) / group->count);
+    return out;
+}
+
+/* An item of a list, a post of a forum: an element above that occurs `FEW` times. */
+static float *item_features(const Page *page, const Facts *facts, int64_t k, int32_t at, float *out) {
+    const Group *group = at > 0 ? group_of(facts, page->elements[at].place) : NULL;
+    PUT(group ? group->count : 0);
+    PUT(group ? group->chars / group->count : -1);
+    PUT(group ? group->blocks / group->count : -1);
+    PUT(group ? ratio(group->link_chars, group->chars) : -1);
+    PUT(group ? ratio(group->prose, group->chars) : -1);
+    PUT(group ? group->chars / facts->chars : -1);
+    PUT(group ? k - page->elements[at].first_block : -1);
+    PUT(group ? page->elements[page->blocks[k].element].depth - page->elements[at].depth : -1);
+    return out;
+}
+
+static float *items_features(const Page *page, const Facts *facts, int64_t k, float *out) {
+    int32_t inner = 0, outer = 0;
+    for (int32_t at = page->blocks[k].element; at > 0; at = page->elements[at].parent) {
+        if (page->elements[at].blocks < 2 || group_of(facts, page->elements[at].place)->count < FEW) continue;
+        if (!inner) inner = at;
+        outer = at;
+    }
+    out = item_features(page, facts, k, inner, out);
+    return item_features(page, facts, k, outer, out);
+}
+
+/* Kind of page that its markup states. */
+static float *kind_features(const Page *page, const Facts *facts, float *out) {
+    static const uint8_t telling[] = {H_FORUM, H_ARTICLE, H_PRODUCT, H_LIST, H_TAGS, H_DOCS};
+    for (int k = 0; k < KINDS; k++) PUT(min_i64(page->kinds[k], 5));
+    for (size_t k = 0; k < sizeof telling; k++) PUT(page->hints >> telling[k] & 1);
+    PUT(facts->commented);
+    return out;
+}
+
+/* Write the features of all blocks, [blocks, FEATURES]. False if memory ran out; `free_facts` frees the facts anyway. */
+static bool write_features(Page *page, Facts *facts, float *out) {
+    if (!read_facts(page, facts)) return false;
     float seen = 0;
     int64_t heading = -1;
     for (int64_t k = 0; k < page->block_count; k++) {
@@ -254,13 +362,15 @@ static bool write_features(Page *page, float *out) {
         out = text_features(page, block, out);
         out = tag_features(page->elements[block->element].tag, out);
         out = ancestor_features(page, block->element, out);
-        out = container_features(page, &facts, block->element, out);
+        out = container_features(page, facts, block->element, out);
         out = neighbor_features(page, k, out);
         out = heading_features(page, k, heading, out);
-        out = page_features(page, &facts, k, seen, out);
+        out = page_features(page, facts, k, seen, out);
+        out = group_features(page, facts, k, out);
+        out = items_features(page, facts, k, out);
+        out = kind_features(page, facts, out);
         if (is_heading(page->elements[block->element].tag)) heading = k;
         seen += (float)block->chars;
     }
-    free(facts.before);
     return true;
 }

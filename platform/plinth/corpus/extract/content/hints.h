@@ -41,7 +41,7 @@ static const Hint CLASS_HINTS[] = {
     {"single", H_ARTICLE}, {"artikel", H_ARTICLE}, {"beitrag", H_ARTICLE}, {"product", H_PRODUCT},
     {"price", H_PRODUCT}, {"spec", H_PRODUCT}, {"description", H_PRODUCT}, {"detail", H_PRODUCT},
     {"feature", H_PRODUCT}, {"message", H_FORUM}, {"thread", H_FORUM}, {"topic", H_FORUM}, {"answer", H_FORUM},
-    {"question", H_FORUM}, {"forum", H_FORUM}, {"signature", H_AUTHOR}, {"doc", H_DOCS}, {"markdown", H_DOCS},
+    {"question", H_FORUM}, {"forum", H_FORUM}, {"bbp", H_FORUM}, {"archive", H_LIST}, {"signature", H_AUTHOR}, {"doc", H_DOCS}, {"markdown", H_DOCS},
     {"prose", H_DOCS}, {"wiki", H_DOCS}, {"title", H_TITLE}, {"headline", H_TITLE}, {"heading", H_TITLE},
     {"list", H_LIST}, {"item", H_LIST}, {"card", H_LIST}, {"grid", H_LIST}, {"tile", H_LIST}, {"caption", H_CAPTION},
     {"figure", H_CAPTION}, {"image", H_CAPTION}, {"gallery", H_CAPTION}, {"credit", H_CAPTION}, {"teaser", H_TEASER},

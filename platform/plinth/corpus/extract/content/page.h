@@ -6,9 +6,17 @@
    as they are written, because only the text that is kept is worth resolving. Time and memory are linear in the page. */
 #include "plinth/corpus/extract/content/hints.h"
 
-enum { ARTICLE_KIND = 1, DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8 };
+enum { ARTICLE_KIND = 1, DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8, PAGE_BYTES = 1000 };
 /* Attributes by which highlighters mark line numbers (Pygments, Rouge, SyntaxHighlighter). */
 static const char *const GUTTERS[] = {"linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number"};
+
+/* Kinds of page, as markup of schema.org and names of programs state them. */
+enum { K_FORUM, K_ARTICLE, K_PRODUCT, K_LIST, K_OFFER, KINDS };
+static const Hint KIND_WORDS[] = {
+    {"discussionforum", K_FORUM}, {"qapage", K_FORUM}, {"bbpress", K_FORUM}, {"phpbb", K_FORUM}, {"vbulletin", K_FORUM},
+    {"xenforo", K_FORUM}, {"discourse", K_FORUM}, {"mybb", K_FORUM}, {"article", K_ARTICLE}, {"blogposting", K_ARTICLE},
+    {"product", K_PRODUCT}, {"itemlist", K_LIST}, {"collectionpage", K_LIST}, {"searchresults", K_LIST},
+    {"service", K_OFFER}, {"localbusiness", K_OFFER}, {"softwareapplication", K_OFFER}};
 
 /* Classes under which style sheets place the children of an element side by side, or below each other. */
 static const char *const PLACED[] = {"flex", "d-flex", "inline-flex", "grid", "d-grid"};
@@ -17,6 +25,7 @@ static const char *const PLACED[] = {"flex", "d-flex", "inline-flex", "grid", "d
 typedef struct {
     int32_t parent, depth, children, first_block;
     uint32_t hints;
+    uint64_t place; /* of the names and first classes of the element and those above: equal for the items of a list */
     uint8_t tag;
     bool hidden, gutter, placed, reversed, has_number;
     char kind;      /* of an `ol` or its item: 1, a, A, i, I; n for no number */
@@ -38,6 +47,8 @@ typedef struct {
     uint8_t *text;
     int64_t element_count, element_room, block_count, block_room, size, title_from, title_to;
     int kind; /* of `og:type`: 1 article, 2 product, 3 website, 4 another */
+    int32_t kinds[KINDS];
+    uint32_t hints; /* of `html` and `body` */
     bool failed;
 } Page;
 
@@ -66,12 +77,16 @@ typedef struct {
     int lines;
     int32_t stack[DEEPEST + 2];
     bool unclosed[TAGS]; /* no end tag follows */
+    int64_t scriptless_to; /* end of a page for browsers without scripts */
 } Reader;
 
 /* Attributes of a start tag. */
 typedef struct {
-    uint32_t hints;
-    bool hidden, undisplayed, unseen, displayed, placed, gutter, permalink, link, reversed, has_number, is_kind, empty;
+    uint32_t hints, kinds;
+    uint64_t first_class;
+    const uint8_t *content;
+    int64_t content_size;
+    bool hidden, undisplayed, unseen, displayed, placed, gutter, permalink, link, reversed, has_number, is_kind, is_generator, is_data, empty;
     char list_kind;
     int32_t number;
     int kind;
@@ -103,6 +118,7 @@ static int32_t add_element(Page *page, int32_t parent, int tag, const Attributes
         element->depth = above->depth + 1;
         above->children++;
         element->hints = attributes->hints;
+        element->place = (above->place * 31 + (uint64_t)tag) * 1099511628211u ^ attributes->first_class;
         element->hidden = attributes->hidden || above->hidden;
         element->gutter = attributes->gutter;
         element->placed = attributes->placed;
@@ -382,6 +398,45 @@ static uint32_t role_hints(const uint8_t *value, int64_t size) {
     return 0;
 }
 
+/* Hash of a value's first word up to its first digit: items of a list often bear numbers. */
+static uint64_t first_word(const uint8_t *value, int64_t size) {
+    uint64_t hash = 1469598103934665603u;
+    int64_t i = 0;
+    while (i < size && is_space(value[i])) i++;
+    for (; i < size && !is_space(value[i]) && !is_digit(value[i]); i++) hash = (hash ^ value[i]) * 1099511628211u;
+    return hash;
+}
+
+/* Kinds of page that a text names, as bits. */
+static uint32_t kinds_in(const uint8_t *text, int64_t size) {
+    uint32_t kinds = 0;
+    for (size_t k = 0; k < sizeof KIND_WORDS / sizeof KIND_WORDS[0]; k++)
+        if (contains(text, size, KIND_WORDS[k].word)) kinds |= 1u << KIND_WORDS[k].group;
+    return kinds;
+}
+
+static void count_kinds(Page *page, uint32_t kinds) {
+    for (int k = 0; kinds && k < KINDS; k++) page->kinds[k] += kinds >> k & 1;
+}
+
+/* Count the types that a script with data about the page names. */
+static void read_data(Page *page, const uint8_t *text, int64_t size) {
+    static const char type[] = "@type\"";
+    for (int64_t i = 0; i < size;) {
+        const uint8_t *found = memchr(text + i, '@', (size_t)(size - i));
+        if (!found) break;
+        i = found - text + (int64_t)sizeof type - 1;
+        if (i > size || memcmp(found, type, sizeof type - 1)) {
+            i = found - text + 1;
+            continue;
+        }
+        while (i < size && (is_space(text[i]) || text[i] == ':' || text[i] == '[' || text[i] == '"')) i++;
+        int64_t from = i;
+        while (i < size && is_letter(text[i])) i++;
+        count_kinds(page, kinds_in(text + from, i - from));
+    }
+}
+
 static void read_attribute(Attributes *found, int tag, const uint8_t *name, int64_t size, const uint8_t *value, int64_t length) {
     switch (lower(name[0])) {
         case 'a':
@@ -393,13 +448,17 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
         case 'c':
             if (equals(name, size, "class")) {
                 found->hints |= class_hints(value, length);
+                found->first_class = first_word(value, length);
                 found->gutter |= has_word(value, length, GUTTERS, sizeof GUTTERS / sizeof GUTTERS[0]);
                 found->placed |= has_word(value, length, PLACED, sizeof PLACED / sizeof PLACED[0]);
-            } else if (tag == META && equals(name, size, "content"))
+            } else if (tag == META && equals(name, size, "content")) {
+                found->content = value;
+                found->content_size = length;
                 found->kind = contains(value, length, "article")   ? ARTICLE_KIND
                               : contains(value, length, "product") ? 2
                               : contains(value, length, "website") ? 3
                                                                    : 4;
+            }
             break;
         case 'h':
             if (equals(name, size, "href")) {
@@ -412,6 +471,17 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
             if (equals(name, size, "id")) found->hints |= class_hints(value, length);
             if (equals(name, size, "itemprop") && contains(value, length, "articlebody"))
                 found->hints |= 1u << H_BODY | 1u << H_ARTICLE;
+            if (equals(name, size, "itemtype")) {
+                found->kinds |= kinds_in(value, length);
+                found->hints |= contains(value, length, "/comment")             ? 1u << H_COMMENT
+                                : contains(value, length, "/review")            ? 1u << H_REVIEW
+                                : contains(value, length, "/answer")            ? 1u << H_FORUM
+                                : contains(value, length, "/discussionforum") ? 1u << H_FORUM
+                                                                                : 0;
+            }
+            break;
+        case 'n':
+            if (tag == META && equals(name, size, "name")) found->is_generator = equals(value, length, "generator");
             break;
         case 'p':
             if (tag == META && equals(name, size, "property")) found->is_kind = equals(value, length, "og:type");
@@ -434,6 +504,7 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
             } else if (tag == OL && equals(name, size, "start")) found->has_number = read_integer(value, length, &found->number);
             break;
         case 't':
+            if (tag == SCRIPT && equals(name, size, "type")) found->is_data = contains(value, length, "ld+json");
             if ((tag == OL || tag == LI) && !found->list_kind && equals(name, size, "type") && length == 1 &&
                 strchr("1aAiI", value[0]))
                 found->list_kind = (char)value[0];
@@ -511,14 +582,20 @@ static int64_t end_tag(const uint8_t *html, int64_t i, int64_t size, int tag) {
     return size;
 }
 
-/* Skip an element that has no text of the page; return the position after it. An element without an end is left. */
-static int64_t skip_element(Reader *reader, int64_t i, int tag) {
-    if (reader->unclosed[tag]) return i;
+/* Skip an element that has no text of the page; return the position after it. An element without an end is left, and a
+   page for browsers without scripts: what a forum shows to crawlers. */
+static int64_t skip_element(Reader *reader, int64_t i, int tag, bool is_data) {
+    if (reader->unclosed[tag] || (tag == NOSCRIPT && i < reader->scriptless_to)) return i;
     int64_t end = end_tag(reader->html, i, reader->size, tag);
     if (end == reader->size && tag != SCRIPT && tag != STYLE && tag != TITLE) {
         reader->unclosed[tag] = true;
         return i;
     }
+    if (tag == NOSCRIPT && end - i >= PAGE_BYTES && contains(reader->html + i, end - i, "<p")) {
+        reader->scriptless_to = end;
+        return i;
+    }
+    if (is_data) read_data(reader->page, reader->html + i, end - i);
     if (tag == TITLE && !reader->page->title_to) {
         reader->page->title_from = i;
         reader->page->title_to = end;
@@ -662,6 +739,8 @@ static int64_t read_tag(Reader *reader, int64_t i) {
     int tag = tag_of(name, min_i64(length, 64));
     Attributes found = {0};
     i = read_attributes(html, i, size, tag, &found);
+    if (found.is_generator) found.kinds |= kinds_in(found.content, found.content_size);
+    count_kinds(reader->page, found.kinds);
     if (end && tag != BR) { /* browsers read `</br>` as `<br>` */
         if (!is_block(tag) || end_inlined(reader, name, length)) end_inline(reader, tag, name, length);
         else if (reader->pre && (tag == DIV || tag == P || tag == LI || tag == TR)) end_line(reader);
@@ -672,13 +751,15 @@ static int64_t read_tag(Reader *reader, int64_t i) {
         !memcmp(name, reader->gutter_name, (size_t)length)) {
         reader->muted++;
         if (is_inlined(reader, tag)) start_inlined(reader, name, length);
-    } else if (is_skipped(tag)) return found.empty && tag == SVG ? i : skip_element(reader, i, tag);
+    } else if (is_skipped(tag)) return found.empty && tag == SVG ? i : skip_element(reader, i, tag, found.is_data);
     else if (tag == BR) {
         reader->in_word = false;
         if (reader->pre && reader->open) put(reader, '\n');
         else reader->breaks += reader->open;
-    } else if (tag == HR || tag == HTML || tag == BODY) end_block(reader);
-    else if (tag == META && found.is_kind) reader->page->kind = found.kind;
+    } else if (tag == HR || tag == HTML || tag == BODY) {
+        end_block(reader);
+        reader->page->hints |= found.hints;
+    } else if (tag == META && found.is_kind) reader->page->kind = found.kind;
     else if (is_inlined(reader, tag)) {
         start_inlined(reader, name, length);
         if (!reader->muted) start_inline(reader, tag, name, length, &found);
