@@ -22,6 +22,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +88,7 @@ def export(
         StorageError: the target cannot be written, or has files that are not from an export.
     """
     require_corpus(buckets)
+    to = to if "://" in to else str(Path(to).absolute())  # workers have a working directory of their own
     made = {bucket: ctx.refs.current(f"{bucket}/curated") for bucket in buckets}
     ledger = ctx.refs.current(LEDGER)
     for bucket, curated in made.items():

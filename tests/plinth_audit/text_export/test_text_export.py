@@ -96,10 +96,11 @@ def test_documents_under_a_licence_that_may_not_be_passed_on_stay(
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "jsonl.zst"])
 def test_the_same_bytes_on_any_number_of_workers_and_again(
-    ctx: Context, two_workers: LocalEngine, tmp_path: Path, kind: str
+    ctx: Context, two_workers: LocalEngine, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = run(ctx, tmp_path / "one", kind)
-    two = run(Context(ctx.workspace, two_workers), tmp_path / "two", kind)
+    monkeypatch.chdir(tmp_path)  # workers have another working directory
+    two = run(Context(ctx.workspace, two_workers), Path("two"), kind)
     assert files(tmp_path / "one") == files(tmp_path / "two")
     assert one == two == run(ctx, tmp_path / "one", kind)
     assert set(files(tmp_path / "one")) == {*one.files, "manifest.json"}
