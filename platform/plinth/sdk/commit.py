@@ -61,8 +61,9 @@ def commit(run: Run, folder: Path, model: Path | None) -> int:
 
 
 def retire(run: Run) -> None:
-    """Delete the checkpoints that the recipe's retention does not keep."""
-    removed = selection.retain(run.directory, run.config.checkpoints, {run.config.total_steps})
+    """Delete the checkpoints that neither the recipe's retention nor the replay of sampled steps needs."""
+    always = {run.config.total_steps, *run.config.sampled_steps}
+    removed = selection.retain(run.directory, run.config.checkpoints, always)
     if removed:
         run.events.append("retired", steps=removed, reason="retention")
 
