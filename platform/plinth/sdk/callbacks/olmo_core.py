@@ -47,15 +47,16 @@ def callbacks(run: Run, write_model: WriteModel) -> dict[str, Callback]:
 class OlmoCoreDataLoader(DataLoaderBase):  # type: ignore[misc]
     """Batches of this rank, one for each step.
 
+    If the recipe keeps attention within documents (`model.document_mask`), the attention backend must support it.
+
     Args:
         work_dir: folder of this machine, which OLMo-core requires.
-        documents: True to keep attention within documents; the model's attention backend must support it.
 
     Raises:
         RecipeError: the batch changes during the run.
     """
 
-    def __init__(self, run: Run, work_dir: Path, *, rank: int = -1, world: int = 0, documents: bool = False) -> None:
+    def __init__(self, run: Run, work_dir: Path, *, rank: int = -1, world: int = 0) -> None:
         (batch, *changed) = run.config.steps.batches
         if changed:
             raise RecipeError("OLMo-core needs the same batch in every step", found=run.config.steps.batches)
@@ -65,7 +66,7 @@ class OlmoCoreDataLoader(DataLoaderBase):  # type: ignore[misc]
             dp_world_size=world or run.world,
             dp_rank=rank if rank >= 0 else run.rank,
         )
-        self._config, self._sequences, self._documents = run.config, batch, documents
+        self._config, self._sequences, self._documents = run.config, batch, run.config.model.document_mask
 
     @property
     def total_batches(self) -> int:
