@@ -23,7 +23,7 @@ from olmo_core.train import Duration
 from olmo_core.train.callbacks import Callback, CheckpointerCallback
 from olmo_core.train.common import TRAIN_CE_LOSS_METRIC
 
-from plinth.errors import RecipeError
+from plinth.sdk.callbacks.base import accumulated
 from plinth.sdk.data import StepBatches
 from plinth.sdk.rank_run import Run
 
@@ -53,13 +53,11 @@ class OlmoCoreDataLoader(DataLoaderBase):  # type: ignore[misc]
         work_dir: folder of this machine, which OLMo-core requires.
 
     Raises:
-        RecipeError: the batch changes during the run.
+        RecipeError: the batch changes during the run, or does not divide into ranks.
     """
 
     def __init__(self, run: Run, work_dir: Path, *, rank: int = -1, world: int = 0) -> None:
-        (batch, *changed) = run.config.steps.batches
-        if changed:
-            raise RecipeError("OLMo-core needs the same batch in every step", found=run.config.steps.batches)
+        batch = accumulated(run, "OLMo-core", 1)[1] * run.world
         super().__init__(
             work_dir=work_dir,
             global_batch_size=batch * run.config.sequence_tokens,
