@@ -66,13 +66,16 @@ def test_several_ranks_need_a_process_group(prepared: Prepared) -> None:
         second.step(1, loss=1.0)
 
 
-@pytest.mark.parametrize("kind", ["link", "empty", "absent", "folder that is a link"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "empty", "absent", "folder that is a link"])
 def test_a_folder_whose_bytes_may_be_elsewhere_is_not_committed(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "saved"
     if kind != "absent":
         folder.mkdir()
     if kind == "link":
         (folder / "weights").symlink_to("/etc/hostname")
+    if kind == "hard link":
+        (tmp_path / "elsewhere").write_bytes(b"x")
+        (folder / "weights").hardlink_to(tmp_path / "elsewhere")
     if kind == "folder that is a link":
         (folder / "weights").write_bytes(b"x")
         (tmp_path / "link").symlink_to(folder)
