@@ -190,7 +190,7 @@ def test_notes_name_what_never_happens(write: Write) -> None:
 
 
 def test_notes_name_scripts_that_an_own_trainer_would_not_find(write: Write) -> None:
-    own = "training:\n  trainer: {command: [/usr/bin/python, bin/train.py, -m, team.train, run.sh, --lr=1e-3]}\nrelease:"
+    own = "training:\n  trainer: {command: [/usr/bin/python, bin/train.py, -m, team.train, run.sh, --lr=1]}\nrelease:"
     said = notes(load(write(replace={"release:": own})))
     starts = [line.partition(" is a relative path")[0] for line in said if "relative path" in line]
     assert starts == [f"training.trainer.command: {word}" for word in ("bin/train.py", "run.sh")]
