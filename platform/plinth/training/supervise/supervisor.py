@@ -157,8 +157,8 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
         text."""
-        self.resume = self._verified_step()
-        if not audit and self.resume and self.resume == last_step(self.config):  # killed after its last commit
+        self.resume = 0 if audit else self._verified_step()
+        if self.resume and self.resume == last_step(self.config):  # the trainer was killed after its last commit
             return 0, ""
         self.lost.begin()
         rank_watch.prepare(self.run)
