@@ -25,6 +25,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import mean_record
+from plinth.training.forensics.order_proof import order_proof
 from plinth.training.forensics.proof import examined
 from plinth.trust import dsse
 from plinth.trust.dsse import TRAINER
@@ -200,9 +201,7 @@ def attest(
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
     """Return the conclusion of the proof that training can be resumed, from a signed directory. Return None if there is
     no proof, or if its file does not match the manifest. For an averaged checkpoint, the proof is about the last
-    checkpoint of its run. A run of an external trainer has a reason in place of a proof."""
-    if reason := checkpoint.stats.get("resume_proof"):
-        return ResumeFacts(bit_exact=False, compared_steps=0, unproved=str(reason)).model_dump(mode="json")
+    checkpoint of its run. For a run of an external trainer, it is the replay of sampled steps."""
     try:
         proof = dsse.bytes_of(directory / RESUME_FILE)
         if hashlib.sha256(proof).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(RESUME_FILE)}:
@@ -212,6 +211,10 @@ def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None
         step, parameters = last["step"], last["parameters_sha256"]
     except (SignatureError, ValueError, KeyError):
         return None
+    if reason := checkpoint.stats.get("resume_proof"):
+        order = order_proof(found, parameters)
+        unproved = ResumeFacts(bit_exact=False, compared_steps=0, unproved=str(reason), order=order)
+        return unproved.model_dump(mode="json")
     shown = examined(found, step=step, parameters_sha256=parameters)
     facts = ResumeFacts(
         bit_exact=shown.bit_exact,

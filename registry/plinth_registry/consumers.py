@@ -20,12 +20,22 @@ from plinth.extensions import nearest
 from plinth.provenance.impact import AffectedRun, AssetLink, Descendant, ImpactOrigin, affected_runs, descent, origin
 from plinth.provenance.lineage import SavedEdges, current
 from plinth.records import Frozen, Name
-from plinth.report.release_pages import LISTED, ConsumerRow, ImpactArrow, ImpactBox, ImpactData, ImpactRow, VersionRow
+from plinth.report.release_pages import (
+    LISTED,
+    ConsumerRow,
+    ExportRow,
+    ImpactArrow,
+    ImpactBox,
+    ImpactData,
+    ImpactRow,
+    VersionRow,
+)
 from plinth.trust.dsse import COMPLIANCE, PROMOTER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth_registry import releases, taint
 from plinth_registry.audit_log import CONSUMERS, FEED
+from plinth_registry.exports import noted
 from plinth_registry.mlflow import connection
 
 # Consumers: services that use a release and models derived from one, each with its owner.
@@ -277,6 +287,7 @@ class Impact(Frozen):
     runs: tuple[AffectedRun, ...]
     versions: tuple[VersionRow, ...]
     consumers: tuple[ConsumerRow, ...] = ()
+    exports: tuple[ExportRow, ...] = ()
     marks: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
 
@@ -294,17 +305,28 @@ def impact(ctx: Context, target: str) -> Impact:
     found = descent(ctx, begun.digests, saved)
     checkpoints = found.digests | measured(ctx, found.manifests)
     known, gaps = affected_versions(ctx, checkpoints)
+    runs = affected_runs(ctx, found.digests, begun.runs)
     concerned = {*found.digests, *begun.digests}
     standing = [one for one in taint.records(ctx) if not concerned.isdisjoint(_frozen(ctx, one, saved))]
     return Impact(
         origin=begun,
         manifests=found.manifests,
         links=found.links,
-        runs=affected_runs(ctx, found.digests, begun.runs),
+        runs=runs,
         versions=known,
         consumers=consumer_rows(ctx, checkpoints, known),
+        exports=_export_rows(ctx, checkpoints | concerned, {run.run_id for run in runs}),
         marks=tuple(f"{one.kind} {one.target[:16]} is tainted by {one.by}: {one.reason}" for one in standing),
         gaps=gaps,
+    )
+
+
+def _export_rows(ctx: Context, digests: Collection[str], runs: Collection[str]) -> tuple[ExportRow, ...]:
+    """Return the exports of these manifests, and of unreleased checkpoints of these runs."""
+    return tuple(
+        ExportRow(name=note.name, status=note.status, to=note.to, at=note.at)
+        for note in noted(ctx)
+        if note.is_of(digests, (note.name,) if note.name.partition(":")[0] in runs else ())
     )
 
 
@@ -368,6 +390,7 @@ def impact_contents(found: Impact) -> ImpactData:
         runs=tuple((run.run_id, run.checkpoints) for run in found.runs),
         versions=found.versions,
         consumers=found.consumers,
+        exports=found.exports,
     )
 
 

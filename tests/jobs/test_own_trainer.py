@@ -25,7 +25,7 @@ KILLS = [{"at": "step", "step": 7}, {"at": "save", "step": 15}, {"at": "renamed"
 POLICY = ROOT / "jobs" / "plinth_jobs" / "policies" / "tiny.yaml"
 
 
-def test_a_model_of_another_trainer_is_released_if_the_policy_accepts_what_is_not_proved(
+def test_a_model_of_another_trainer_is_released_if_the_policy_accepts_the_replay_of_its_order(
     tmp_path: Path, own_trust: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = tmp_path / "workspace"
@@ -44,11 +44,12 @@ def test_a_model_of_another_trainer_is_released_if_the_policy_accepts_what_is_no
         plinth(workspace, "run", "-r", recipe)
         assert not list((workspace / "releases").rglob("*.json"))
         page = (workspace / "reports" / "tiny-candidate-1.html").read_text()
-        assert "not proved by this trainer; the policy accepts only bit-equal" in page
+        assert "not proved by this trainer; order and data: 2 steps replayed, losses differ by at most" in page
+        assert "the policy accepts only bit-equal" in page
         _require_trained(workspace)
 
         policy = tmp_path / "policy.yaml"
-        wider = "\nresume: {classes: [bit-equal, unproved]}\n"
+        wider = "\nresume: {classes: [bit-equal, order], min_steps: 2}\n"
         policy.write_text(POLICY.read_text().replace("version: 1", "version: 2") + wider)
         signed = plinth(workspace, "gates", "sign", policy, "--yes")
         assert "weaker" in signed.stdout

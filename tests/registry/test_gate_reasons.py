@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plinth.training.forensics.order_proof import OrderProof
 from plinth_registry.gates import GateResult, evaluate, shown
 from plinth_registry.gates.facts import (
     EvaluationFacts,
@@ -328,14 +329,39 @@ def test_a_run_that_nothing_replays_passes_only_where_the_policy_names_it() -> N
     refused = gate("resume", evidence, policy(resume={"classes": ["bit-equal", "measured"]}))
     assert (refused.passed, refused.reason) == (
         False,
-        "not proved by this trainer; the policy accepts only bit-equal, measured",
+        "not proved by this trainer; order and data: not replayed, no evidence; the policy accepts only bit-equal, "
+        "measured",
     )
     accepting = policy(resume={"classes": ["bit-equal", "unproved"]})
     accepted = gate("resume", evidence, accepting)
-    assert (accepted.passed, accepted.reason) == (True, "not proved by this trainer; the policy accepts this")
+    assert accepted.passed
+    assert accepted.reason.endswith("the policy accepts this")
     assert gate("resume", proof(), accepting).reason.startswith("a resumed run is bit-identical")
     differs = ResumeFacts(bit_exact=False, compared_steps=4, faults=("step 9: loss differ",))
     assert not gate("resume", proof(resume=differs), accepting).passed  # what was proved wrong is not unproved
+
+
+def test_the_replay_of_an_order_passes_where_the_policy_names_it() -> None:
+    order = OrderProof(steps=2, difference=6e-7, shuffled=0.015, chance=2.5e-5)
+    unproved = {"bit_exact": False, "compared_steps": 0, "unproved": "not proved by this trainer"}
+    asked = {"classes": ["bit-equal", "order"]}
+
+    def judged(order: OrderProof, **more: object) -> GateResult:
+        return gate("resume", proof(resume=ResumeFacts(**unproved, order=order)), policy(resume={**asked, **more}))
+
+    found = judged(order)
+    assert (found.passed, found.reason) == (
+        True,
+        "not proved by this trainer; order and data: 2 steps replayed, losses differ by at most 6e-07; those of a "
+        "shuffled batch differ by 0.015 (chance that all are as near: 2.5e-05); the policy accepts this",
+    )
+    assert not judged(order, classes=["bit-equal"]).passed
+    assert not judged(order, min_steps=3).passed
+    assert not judged(order, max_chance=1e-5).passed
+    assert not judged(OrderProof(fault="out of memory")).passed
+    apart = judged(order.model_copy(update={"chance": 0.4}))
+    assert not apart.passed
+    assert apart.reason.endswith("only bit-equal, order; at least 1 step with a chance of at most 0.001")
 
 
 def test_policies_signed_before_keep_their_digest() -> None:

@@ -297,17 +297,28 @@ def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> in
     The replay is compared in loss, gradient norm, learning rate, batches, skipped steps and interventions, and in
     parameters, optimizer state, random generators, monitor and guard. The evidence replaces resume.json, which the gate
     reads; earlier evidence stays in the run's audits/ folder. If anything differs, the exit code is 6, and the same
-    steps are replayed once more to measure the nondeterminism of this hardware.
+    steps are replayed once more to measure the nondeterminism of this hardware. For a run of your own trainer, Plinth
+    replays sampled steps, and the exit code is 6 if they do not prove its order and data.
     """
+    from plinth.training.forensics.order_proof import SampledStep, order_proof
     from plinth.training.forensics.proof import audit as run_audit
 
     config = settings.run_config(run)
     found = run_audit(config, start)
+    order = None if config.trainer is None else order_proof(found)
     if as_json:
         output.emit_json(found)
+    elif order is not None:
+        output.heading(f"{config.run_id}: {order.in_words}")
+        steps = [SampledStep.model_validate(row) for row in found["samples"]]
+        rows = [
+            (one.step, f"{one.reported:.6f}", f"{one.difference:.2g}", f"{min(one.shuffled_differences):.2g}")
+            for one in steps
+        ]
+        output.table(("step", "loss", "difference", "nearest shuffled batch"), rows, right=("step", "loss"))
     else:
         _show_audit(config.run_id, found)
-    return 0 if found["bit_exact"] else 6
+    return 0 if found["bit_exact"] or (order is not None and order.holds()) else 6
 
 
 def _show_audit(run: str, found: dict[str, Any]) -> None:

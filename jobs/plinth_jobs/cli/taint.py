@@ -126,7 +126,7 @@ SHOWN = 40
 @click.option("--page", "as_page", is_flag=True, help="Write a page with the graph and the full list.")
 @json_option
 def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> None:
-    """List everything derived from TARGET, nearest first: manifests, runs, model versions, consumers.
+    """List everything derived from TARGET, nearest first: manifests, runs, model versions, consumers, exports.
 
     TARGET is an asset, a bucket, the domain of a source, a digest, a 32-digit document ID, or a code commit. Failed
     work that produced no output is not listed.
@@ -170,6 +170,9 @@ def _show(found: Impact) -> None:
     if found.consumers:
         users = [(row.name, row.owner, row.uses) for row in found.consumers]
         output.table(("consumer", "owner", "uses"), [tuple(map(visible, row)) for row in users])
+    if found.exports:
+        copies = [(row.name, row.status, row.to, row.at) for row in found.exports]
+        output.table(("export", "status", "to", "time"), [tuple(map(visible, row)) for row in copies])
     for sentence in (*found.marks, *(f"Not checked: {gap}" for gap in found.gaps)):
         output.say(output.plain_markup(visible(sentence)))
 

@@ -303,7 +303,7 @@ PER_DOCUMENT = "per-document"
 
 def notes(recipe: Recipe) -> list[str]:
     """Return warnings about legal but probably mistaken settings, as sentences. Each warning is about one key."""
-    return [*_test(recipe), *_licences(recipe), *_never(recipe)]
+    return [*_test(recipe), *_licences(recipe), *_never(recipe), *_scripts(recipe)]
 
 
 def _test(recipe: Recipe) -> Iterator[str]:
@@ -322,14 +322,25 @@ def _never(recipe: Recipe) -> Iterator[str]:
     sequences = mixture.total_tokens // mixture.sequence_tokens
     total = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes).total
     guard, looks = training.guard, training.validation
+    guarded = guard.enabled and training.trainer is None
     seldom = [
-        ("guard.window_steps / 4", guard.min_steps if guard.enabled else 0, "the guard never becomes active"),
+        ("guard.window_steps / 4", guard.min_steps if guarded else 0, "the guard never becomes active"),
         ("validation.every_steps", looks.every_steps if looks else 0, "held-out slices are only measured at the end"),
         ("checkpoints.every_steps", training.checkpoints.every_steps, "nothing is saved before the end"),
     ]
     for key, steps, so in seldom:
         if steps >= total:
             yield f"training.{key}: {steps:,}, but the run has {total:,} steps: {so}"
+
+
+def _scripts(recipe: Recipe) -> Iterator[str]:
+    """Warn about relative paths in the command of an external trainer."""
+    for word in recipe.training.trainer.command if recipe.training.trainer else ():
+        if not word.startswith(("/", "-")) and ("/" in word or word.endswith((".py", ".sh"))):
+            yield (
+                f"training.trainer.command: {word} is a relative path, but the command starts in an empty folder; "
+                "write the absolute path"
+            )
 
 
 def _licences(recipe: Recipe) -> Iterator[str]:

@@ -210,6 +210,15 @@ class ConsumerRow(Frozen):
     uses: str
 
 
+class ExportRow(Frozen):
+    """An export of an affected model, or of affected text or tokens, with its target and time."""
+
+    name: str
+    status: str
+    to: str
+    at: str
+
+
 class ImpactData(Frozen):
     """Contents of an impact page.
 
@@ -228,6 +237,7 @@ class ImpactData(Frozen):
     runs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     versions: tuple[VersionRow, ...] = ()
     consumers: tuple[ConsumerRow, ...] = ()
+    exports: tuple[ExportRow, ...] = ()
 
 
 def impact_page(data: ImpactData) -> str:
@@ -242,10 +252,11 @@ def impact_page(data: ImpactData) -> str:
 
 
 def _verdict(data: ImpactData) -> str:
-    """Return a sentence with the numbers of manifests, runs, versions and consumers that are derived from the
+    """Return a sentence with the numbers of manifests, runs, versions, consumers and exports that are derived from the
     artifact."""
-    kinds = (("manifest", data.count), ("run", len(data.runs)), ("model version", len(data.versions)))
-    return ", ".join(counted(number, kind) for kind, number in (*kinds, ("consumer", len(data.consumers)))) + "."
+    kinds = [("manifest", data.count), ("run", len(data.runs)), ("model version", len(data.versions))]
+    kinds += [("consumer", len(data.consumers)), ("export", len(data.exports))]
+    return ", ".join(counted(number, kind) for kind, number in kinds) + "."
 
 
 # The page of a canary's trial: every stream compared with the champion, accepted data, and the decision.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plinth.text import counted
+from plinth.training.forensics.order_proof import OrderProof
 from plinth.training.telemetry.step_clock import PARTS
 from plinth.training.telemetry.timeline import host_memory_bytes, waited_s
 
@@ -170,6 +171,8 @@ def words(event: Event, hidden: Iterable[str] = ()) -> str:
     fields. A comparison of a resumed run is a sentence."""
     if event["event"] == "audited" and "compared_steps" in event:
         return _compared(event)
+    if event["event"] == "replayed":
+        return OrderProof.model_validate({name: event[name] for name in OrderProof.model_fields}).in_words
     left_out = _HIDDEN.union(hidden)
     said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
     if said.get("factor") == 1.0:  # of the learning rate: as it was

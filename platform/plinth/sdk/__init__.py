@@ -12,8 +12,8 @@
     commit      stage, hash and commit a trainer's folder, with its statement
     callbacks/  the calls above for transformers, Lightning and OLMo-core; import them by module
 
-Each rank needs torch and the base installation. The trainer computes the steps: Plinth does not replay them, so its
-candidate states that a resume is not proved. Does not belong here: data order (tokens), Plinth's own loop (training).
+Each rank needs torch and the base installation. The trainer computes the steps, so its candidate states that a resume
+is not proved. Plinth replays sampled steps as proof of order and data (forensics.sampled). Does not belong here: data order (tokens), Plinth's own loop (training).
 """
 
 from plinth.sdk.rank_run import Run, run

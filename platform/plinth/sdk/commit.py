@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -61,8 +62,9 @@ def commit(run: Run, folder: Path, model: Path | None) -> int:
 
 
 def retire(run: Run) -> None:
-    """Delete the checkpoints that the recipe's retention does not keep."""
-    removed = selection.retain(run.directory, run.config.checkpoints, {run.config.total_steps})
+    """Delete the checkpoints that neither the recipe's retention nor the replay of sampled steps needs."""
+    always = {run.config.total_steps, *run.config.sampled_steps}
+    removed = selection.retain(run.directory, run.config.checkpoints, always)
     if removed:
         run.events.append("retired", steps=removed, reason="retention")
 
@@ -133,15 +135,22 @@ def _stage(run: Run, folder: Path, model: Path | None) -> None:
 
 
 def _require_plain(folder: Path) -> None:
-    """Check that a folder has files, and no links or devices, whose bytes could be elsewhere."""
+    """Check that a folder has files, and no links or devices, whose bytes could be elsewhere or change by another
+    name."""
     entries = list(folder.rglob("*")) if folder.is_dir() and not folder.is_symlink() else []
-    odd = [path for path in entries if path.is_symlink() or not (path.is_file() or path.is_dir())]
+    odd = [path for path in entries if not (path.is_dir() or _is_regular(path)) or path.is_symlink()]
     if odd or not any(path.is_file() for path in entries):
         raise CheckpointError(
             f"{folder} cannot be committed",
-            found=f"{odd[0].relative_to(folder)} is not a regular file" if odd else "no files",
-            expected="a folder of regular files, written on all ranks",
+            found=f"{odd[0].relative_to(folder)} is a link or not a regular file" if odd else "no files",
+            expected="a folder of regular files with one name each, written on all ranks",
         )
+
+
+def _is_regular(path: Path) -> bool:
+    """Return True for a file with a single name."""
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _require_uncommitted(run: Run, folder: Path) -> None:

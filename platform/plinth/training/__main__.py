@@ -49,6 +49,11 @@ def main() -> int:
 
 
 def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int | None) -> int:
+    if config.trainer is not None:  # Plinth's ranks of its run replay only, with torch alone
+        from plinth.training.forensics.sampled import replay as replay_sampled
+
+        replay_sampled(config)
+        return 0
     gc.disable()  # imported modules stay
     from plinth.training.engine import engine
 

@@ -181,6 +181,12 @@ class RunConfig(Frozen):
         """Step of the checkpoint that is kept for the proof that a resumed run is exact; at least 1."""
         return max(1, self.total_steps - self.checkpoints.audit_steps, self.total_steps // 2)
 
+    @property
+    def sampled_steps(self) -> set[int]:
+        """Steps whose checkpoints an external trainer keeps for the replay: the first after each quarter of the run."""
+        every = self.checkpoints.every_steps
+        return {-(-self.total_steps * quarter // (4 * every)) * every for quarter in (1, 2, 3)}
+
     def saves_at(self, step: int) -> bool:
         """Return True if a checkpoint is committed after this step."""
         return step % self.checkpoints.every_steps == 0 or step in (self.audit_step, self.total_steps)

@@ -80,25 +80,23 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
 
     Raises:
         CheckpointError: the final checkpoint differs from its commit record.
-        TrainingError: there is no evidence that the run can be resumed.
+        TrainingError: there is no evidence of a replay.
     """
     last = last_step(config)
     folder = checkpoint.verify(config.directory, last)
     evidence = config.directory.evidence
-    proved = config.trainer is None
-    if proved and not evidence.exists():
+    if not evidence.exists():
         raise TrainingError(
-            f"run {config.run_id} has no evidence that it can be resumed",
+            f"run {config.run_id} has no evidence of a replay",
             expected=evidence,
             remedy="run the command again",
         )
     listed = checkpoint.digests(config.directory, last)
     made = _model_parts(ctx, folder, listed)
     made.append(_stored(ctx, "state.json", folder / "state.json", listed["state.json"]))
-    if proved:
-        made.append(_stored(ctx, "resume.json", evidence, None))
+    made.append(_stored(ctx, "resume.json", evidence, None))
     (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
-    proof = json.loads(evidence.read_bytes()) if proved else {"bit_exact": False, "compared_steps": 0}
+    proof = json.loads(evidence.read_bytes())
     stats = {
         "run_id": config.run_id,
         "step": last,
@@ -106,7 +104,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         "parameters_sha256": run.stats["parameters_sha256"],
         "bit_exact_resume": proof["bit_exact"],
         "compared_steps": proof["compared_steps"],
-        **({} if proved else {"resume_proof": UNPROVED}),
+        **({} if config.trainer is None else {"resume_proof": UNPROVED}),
         **_of_hooks(config, None, checkpoint.read_state(config.directory, last)),
     }
     step = Step(name="checkpoint", version=configuration.VERSION)
@@ -142,8 +140,7 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
         CheckpointError: the checkpoint differs from its commit record.
     """
     chosen = committed_step(config, number)
-    complete = config.trainer is not None or config.directory.evidence.exists()
-    if complete and chosen == last_step(config):
+    if config.directory.evidence.exists() and chosen == last_step(config):
         run = run_manifest(ctx, config)
         ctx.refs.save(run)
         return checkpoint_manifest(ctx, config, run)

@@ -21,7 +21,6 @@ from typing import Final
 
 from plinth.compute.context import Context
 from plinth.compute.progress import metered
-from plinth.errors import IntegrityError
 from plinth.provenance.document_rows import DOCUMENTS
 from plinth.provenance.impact import Descendant, downstream
 from plinth.records import Frozen, bucket_of
@@ -31,7 +30,7 @@ from plinth.training.config import load
 from plinth_audit.takedown.exposed_runs import HERE, PUBLISHED, REFUSED, RETIRED, ExposedRun
 from plinth_audit.takedown.search import NEAR, FoundDocuments, snapshots_of
 from plinth_registry import releases
-from plinth_registry.exports import EXPORT_NOTES
+from plinth_registry.exports import noted
 from plinth_registry.signing import directory_of
 
 #: Stages whose published state must be free of the text before it counts as removed.
@@ -371,15 +370,10 @@ def _releases(ctx: Context, digests: set[str]) -> Iterator[HeldModel]:
 
 
 def _exports(ctx: Context, digests: set[str], steps: set[str], manifests: set[str]) -> Iterator[HeldModel]:
-    for path in sorted((ctx.workspace.root / EXPORT_NOTES).glob("*.json")):
-        try:
-            note = json.loads(path.read_bytes())
-            name, checkpoint, to = str(note["name"]), str(note["subject"]), str(note["to"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise IntegrityError(f"{path} is not an export record", found=repr(error)) from error
-        text = note.get("status") == "data"
-        if checkpoint in digests or name in steps or (text and checkpoint in manifests):
-            yield HeldModel(kind="export", name=name, checkpoint=checkpoint, now=to, text=text)
+    for note in noted(ctx):
+        text = note.status == "data"
+        if note.is_of(digests | manifests if text else digests, steps):
+            yield HeldModel(kind="export", name=note.name, checkpoint=note.subject, now=note.to, text=text)
 
 
 def _where(one: HeldModel) -> str:

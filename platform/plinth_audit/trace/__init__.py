@@ -154,6 +154,7 @@ def _run(run: Mapping[str, Any]) -> str:
     return (
         f"run {run['run']}: steps {_numbers(run['steps'])} ({counted(run['times_seen'], 'time')}); "
         f"checkpoints {_numbers(run['checkpoints']) or 'none yet'}"
+        + (f"; exported to {', '.join(run['exports'])}" if run["exports"] else "")
     )
 
 

@@ -32,6 +32,7 @@ from plinth.training.config import RunConfig, load
 from plinth_audit.extraction import job
 from plinth_audit.trace.matches import Matches, VerbatimIndex, VerbatimSpan, covered, spans
 from plinth_audit.trace.trace_index import SPAN_TOKENS
+from plinth_registry.exports import noted
 
 SUFFIX = "/trace_index"
 #: Default maximum of documents listed per span; the count covers all.
@@ -238,7 +239,7 @@ class TracedRuns:
 
         Returns:
             `run`, `steps` that read sequences with some of the tokens, `times_seen`, `most_tokens` in one sequence,
-            `checkpoints` after the first of the steps, `by` (`tokens` or `document`).
+            `checkpoints` after the first of the steps, the targets of their `exports`, `by` (`tokens` or `document`).
         """
         return [seen for run in self._runs if (seen := run.saw(shards, stream, start, tokens, document))]
 
@@ -262,6 +263,15 @@ class _Run:
     def _checkpoints(self) -> list[int]:
         return document_rows.checkpoints(self._ctx, self._config)
 
+    def _exports(self, first: int) -> list[str]:
+        """Return the targets of exports of the checkpoints from step `first`, deleted checkpoints included."""
+        from plinth_audit.takedown.exposed_runs import every_checkpoint  # which searches with this module
+
+        held = [one for one in every_checkpoint(self._ctx, self._config) if one.step >= first]
+        digests = {digest for one in held for digest in one.digests}
+        steps = {f"{self._config.run_id}:{one.step}" for one in held}
+        return sorted({note.to for note in noted(self._ctx) if note.is_of(digests, steps)})
+
     def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> dict[str, Any] | None:
         bucket = bucket_of(stream)
         if bucket not in self._config.shards:
@@ -283,6 +293,7 @@ class _Run:
             "times_seen": len(seen),
             "most_tokens": max(use.tokens for use in seen),
             "checkpoints": [step for step in self._checkpoints if step >= steps[0]],
+            "exports": self._exports(steps[0]),
             "by": "tokens" if same else "document",
         }
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import plinth
 from plinth.errors import CheckFailedError, MissingError, RequestError
+from plinth.training.forensics.order_proof import order_proof
 from plinth.training.parameters.trainer import UNPROVED
 from plinth.training.run_state import RunState, run_state
 from plinth_ops.checklists.review import (
@@ -93,11 +94,11 @@ def resume_proved(scope: CheckScope) -> CheckAnswer:
         return undetermined("this workspace has no finished run")
     config = ended[-1]
     path = config.directory.evidence
-    if config.trainer is not None:
-        return warned(f"run {config.run_id}: {UNPROVED}")
     if not path.exists():
         return failed(f"run {config.run_id} has no {path.name}")
     evidence = json.loads(path.read_bytes())
+    if config.trainer is not None:
+        return warned(f"run {config.run_id}: {UNPROVED}; {order_proof(evidence).in_words}")
     found = f"run {config.run_id}, steps {evidence['from_step']} to {evidence['to_step']}"
     if evidence["bit_exact"]:
         return passed(f"{found}: bit-identical")

@@ -26,7 +26,7 @@ import getpass
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic import Field
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, LineageError, SignatureError
+from plinth.errors import GateError, IntegrityError, LineageError, SignatureError
 from plinth.evaluation.measurement import JudgedCheckpoint
 from plinth.model.hugging_face import required_files
 from plinth.records import Frozen, Manifest
@@ -169,6 +169,37 @@ def record(ctx: Context, *, name: str, status: str, subject: str, to: str, seale
     path = folder / f"{hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()[:16]}.json"
     write_bytes(path, json.dumps(note, indent=1, sort_keys=True).encode(), mode=0o600)
     return path
+
+
+class ExportNote(Frozen):
+    """Record of an export in `exports/`; see `record`. `at` is the time, and `by` the user."""
+
+    name: str
+    status: str
+    subject: str
+    to: str
+    by: str = ""
+    at: str = ""
+    statement: str | None = None
+
+    def is_of(self, digests: Collection[str], steps: Collection[str] = ()) -> bool:
+        """Return True if the export has one of these manifests, or an unreleased checkpoint `RUN:STEP` in `steps`."""
+        return self.subject in digests or (self.status == "UNRELEASED" and self.name in steps)
+
+
+def noted(ctx: Context) -> tuple[ExportNote, ...]:
+    """Return the records of all exports, sorted by time. The folders of the exports are not opened.
+
+    Raises:
+        IntegrityError: a record cannot be read.
+    """
+    found = []
+    for path in sorted((ctx.workspace.root / EXPORT_NOTES).glob("*.json")):
+        try:
+            found.append(ExportNote.model_validate_json(path.read_bytes()))
+        except ValueError as error:
+            raise IntegrityError(f"{path} is not an export record", found=repr(error)) from error
+    return tuple(sorted(found, key=lambda note: (note.at, note.name, note.to)))
 
 
 def is_export(directory: Path) -> bool:

@@ -13,6 +13,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 
 from plinth.evaluation.measurement import MEASUREMENTS
 from plinth.records import Frozen
+from plinth.training.forensics.order_proof import OrderProof
 from plinth.training.forensics.proof import Tolerance
 
 F = TypeVar("F", bound=Frozen)
@@ -156,8 +157,13 @@ class ResumeFacts(Frozen):
     faults: tuple[str, ...] = Field((), description="Reasons why the replay is not bit-exact.")
     unproved: str = Field(
         "",
-        description="Reason why there is no replay at all; empty if steps were replayed.",
+        description="Reason why no resumed run was compared; empty if one was.",
         exclude_if=lambda given: not given,
+    )
+    order: OrderProof | None = Field(
+        None,
+        description="Replay of sampled steps of an external trainer.",
+        exclude_if=lambda given: given is None,
     )
     tolerance: ToleranceFacts | None = Field(
         None,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from plinth.evaluation.measurement import GateState, release_gate
 from plinth.extensions import NoParams
 from plinth.text import counted
+from plinth.training.forensics.order_proof import OrderProof
 from plinth_registry.gates import GateResult, decided, missing, shown
 from plinth_registry.gates.facts import Approval, CheckResult, Evidence, ResumeFacts
 from plinth_registry.gates.settings import (
@@ -105,9 +106,7 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
     if known is None:
         return missing("resume")
     if known.unproved:
-        accepted = "unproved" in asked.classes
-        decision = "the policy accepts this" if accepted else f"the policy accepts only {', '.join(asked.classes)}"
-        return decided("resume", accepted, f"{known.unproved}; {decision}", **known.model_dump(mode="json"))
+        return _of_own_trainer(asked, known)
     steps = f"{counted(known.compared_steps, 'step')} (minimum {asked.min_steps})"
     if known.compared_steps < asked.min_steps:
         return missing("resume", f"compared over {steps}")
@@ -117,6 +116,18 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
     reason = f"a resumed run {found if passed else 'differs from'} an uninterrupted run over {steps}"
     reason = "; ".join((reason, *(how if not known.bit_exact else ()), *(() if passed else known.faults)))
     return decided("resume", passed, reason, **known.model_dump(mode="json"))
+
+
+def _of_own_trainer(asked: ResumePolicy, known: ResumeFacts) -> GateResult:
+    """Judge a run of an external trainer by the replay of sampled steps, if the policy accepts such a proof."""
+    order = known.order or OrderProof(fault="no evidence")
+    replayed = "order" in asked.classes and order.holds(asked.max_chance, asked.min_steps)
+    accepted = replayed or "unproved" in asked.classes
+    decision = "the policy accepts this" if accepted else f"the policy accepts only {', '.join(asked.classes)}"
+    if "order" in asked.classes and not accepted:
+        decision += f"; at least {counted(asked.min_steps, 'step')} with a chance of at most {asked.max_chance:g}"
+    reason = f"{known.unproved}; {order.in_words}; {decision}"
+    return decided("resume", accepted, reason, **known.model_dump(mode="json"))
 
 
 def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:

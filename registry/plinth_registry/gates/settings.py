@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, create_model, field_vali
 from plinth.entry_points import absent
 from plinth.evaluation.measurement import GATES, Gate
 from plinth.records import Frozen
+from plinth.training.forensics.order_proof import MAX_CHANCE
 from plinth.training.forensics.proof import ToleranceClass
 
 SHORTEST_REASON: Final = 10
@@ -120,12 +121,12 @@ class ResumePolicy(Frozen):
     """Requirements on the replay of a resumed run."""
 
     min_steps: int = Field(1, ge=1, description="Minimum number of steps that the resume proof compares.")
-    classes: tuple[Literal[ToleranceClass, "unproved"], ...] = Field(
+    classes: tuple[Literal[ToleranceClass, "order", "unproved"], ...] = Field(
         ("bit-equal",),
         min_length=1,
         description="Accepted proofs: `bit-equal`; `measured` for nondeterministic kernels, which allows a multiple of "
-        "the difference between two replays on the same hardware; `unproved` for runs of your own trainer, which "
-        "nothing replays.",
+        "the difference between two replays on the same hardware. For runs of your own trainer: `order` if the "
+        "losses of sampled steps prove order and data; `unproved` in any case.",
         exclude_if=lambda given: given == ("bit-equal",),
     )
     max_bound: float = Field(
@@ -134,6 +135,13 @@ class ResumePolicy(Frozen):
         lt=1,
         description="Maximum relative tolerance that a `measured` proof may have.",
         exclude_if=lambda given: given == 1e-2,
+    )
+    max_chance: float = Field(
+        MAX_CHANCE,
+        gt=0,
+        lt=1,
+        description="Highest probability at which a shuffled order explains the losses of an `order` proof.",
+        exclude_if=lambda given: given == MAX_CHANCE,
     )
 
 

@@ -189,6 +189,14 @@ def test_notes_name_what_never_happens(write: Write) -> None:
     assert any(line.startswith("training.checkpoints.every_steps: 500, but the run has ") for line in said)
 
 
+def test_notes_name_scripts_that_an_own_trainer_would_not_find(write: Write) -> None:
+    own = "training:\n  trainer: {command: [/usr/bin/python, bin/train.py, -m, team.train, run.sh, --lr=1]}\nrelease:"
+    said = notes(load(write(replace={"release:": own})))
+    starts = [line.partition(" is a relative path")[0] for line in said if "relative path" in line]
+    assert starts == [f"training.trainer.command: {word}" for word in ("bin/train.py", "run.sh")]
+    assert not any("guard" in line for line in said)  # only Plinth's loop has one
+
+
 def test_batch_must_divide_over_ranks(write: Write) -> None:
     path = write(text=RIGHT + "training:\n  global_batch_sequences: 12\n")
     key, _, message, _ = only(path)

@@ -28,7 +28,8 @@ class Module(pl.LightningModule):
 
     def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
         inputs = {name: batch[name] for name in ("input_ids", "labels", "position_ids")}
-        loss = self.model(**inputs, shift_labels=batch["labels"]).loss
+        # with a cache, transformers attends across documents
+        loss = self.model(**inputs, shift_labels=batch["labels"], use_cache=False).loss
         self.log("loss", loss)
         return loss
 

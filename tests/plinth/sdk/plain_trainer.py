@@ -85,6 +85,8 @@ def save(run: plinth.sdk.Run, step: int, state: torch.Tensor, weights: dict[str,
             (folder / "config.json").write_text(json.dumps(fields))
             save_file({name: value + state[0].float() for name, value in weights.items()}, folder / "model.safetensors")
     run.commit(folder, step)
+    if planned("damage") and run.final:
+        (checkpoint.path(run.directory, 4) / "model" / "model.safetensors").write_bytes(b"damaged")
 
 
 def fault(run: plinth.sdk.Run, at: str, step: int) -> None:

@@ -18,6 +18,7 @@ from plinth.training import config as configuration
 from plinth.training import job, manifests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.forensics.order_proof import order_proof
 from plinth.training.parameters.guard import Stopping
 from plinth.training.parameters.trainer import ExternalTrainer
 from plinth.training.run_state import run_state
@@ -40,7 +41,7 @@ def test_a_run_of_two_ranks_is_committed_and_has_manifests(
     story = timeline(config.directory.events)
     assert list(story.steps) == list(range(1, STEPS + 1))
     assert [event["step"] for event in story.of("checkpoint")] == [4, 8, 12]
-    assert checkpoint.committed(config.directory) == [8, 12]  # two are kept
+    assert checkpoint.committed(config.directory) == [4, 8, 12]  # the last two, and those for the replay of the order
     assert not list(config.directory.staging.glob("*/*"))
 
     state = checkpoint.read_state(config.directory, STEPS)
@@ -60,8 +61,10 @@ def test_a_run_of_two_ranks_is_committed_and_has_manifests(
     assert made.stats["resume_proof"] == "not proved by this trainer"
     assert (made.stats["bit_exact_resume"], made.stats["compared_steps"]) == (False, 0)
     assert sorted(part.name for part in made.parts) == [
-        "config.json", "model.safetensors", "state.json", "tokenizer.json"
+        "config.json", "model.safetensors", "resume.json", "state.json", "tokenizer.json"
     ]  # fmt: skip
+    shown = order_proof(json.loads(config.directory.evidence.read_bytes()), made.stats["parameters_sha256"])
+    assert (shown.steps, shown.holds()) == (2, False)  # its loss is not that of the model that it commits
     assert not run.params.keys() & {"optimizer", "precision", "seed"}  # the trainer's, which nothing checks
     assert run.params["trainer"] == {"command": list(config.trainer.command)}
 
@@ -141,6 +144,17 @@ def test_what_the_trainer_may_not_claim_fails_the_run_by_name(
 ) -> None:
     with pytest.raises(error, match=words):
         submitted(prepared(), at=fault)
+
+
+def test_a_run_whose_replay_fails_has_finished(
+    ctx: Context, prepared: Prepared, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer has trained; what was not replayed is not proved."""
+    config = prepared()
+    result = submitted(config, at="damage")
+    assert (result.status, result.failure) == ("finished", None)
+    shown = order_proof(json.loads(config.directory.evidence.read_bytes()))
+    assert (shown.steps, "CheckpointError" in shown.fault) == (0, True)
 
 
 def test_a_program_that_commits_nothing_has_not_finished(prepared: Prepared, submitted: Submitted) -> None:

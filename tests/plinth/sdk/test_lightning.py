@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import pytest
 from plinth.model.folder import load_model
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.forensics.order_proof import order_proof
 from plinth.training.telemetry.timeline import timeline
 
 pytestmark = [
@@ -36,3 +38,5 @@ def test_a_killed_trainer_repeats_its_steps_exactly(
     assert list(story.steps) == list(range(1, STEPS + 1))
     assert story.steps[STEPS]["loss"] < story.steps[1]["loss"]
     load_model(checkpoint.verify(config.directory, STEPS) / "model")
+    proved = order_proof(json.loads(config.directory.evidence.read_bytes()))
+    assert proved.holds(), proved.in_words

@@ -18,6 +18,7 @@ from plinth.tokens.order.steps import BatchChange
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.forensics.order_proof import order_proof
 from plinth.training.telemetry.timeline import timeline
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("transformers_trainer.py")))
@@ -50,6 +51,8 @@ def test_a_killed_trainer_repeats_its_steps_exactly(
     state = checkpoint.read_state(config.directory, STEPS)
     assert state["trainer"]["packages"].keys() == {"torch", "plinth", "transformers", "accelerate"}
     assert state["monitor"]["loss_ema"] == story.steps[STEPS]["loss_ema"]
+    proved = order_proof(json.loads(config.directory.evidence.read_bytes()), state["parameters_sha256"])
+    assert proved.holds(), proved.in_words
 
 
 def test_a_batch_that_changes_is_refused(prepared: Prepared) -> None:

@@ -20,6 +20,7 @@ from plinth.training.telemetry.timeline import Timeline
 from plinth_audit.extraction import job
 from plinth_audit.trace import trace_index, tracer
 from plinth_audit.trace.tracer import Tracer
+from plinth_registry.exports import record
 
 Line = Any  # of conftest.py
 
@@ -51,6 +52,20 @@ def test_a_span_names_its_document_shard_steps_and_checkpoints(traced: Line) -> 
     assert run["checkpoints"] == by_document["checkpoints"]
     assert set(run["steps"]) <= set(by_document["steps"])
     assert run["by"] == "tokens"
+
+
+def test_exports_of_later_checkpoints_are_named(traced: Line) -> None:
+    def exports() -> list[str]:
+        (span,) = Tracer(traced.ctx).text(f'"{ALICE}"')["spans"]
+        (run,) = span["found"][0]["training"]
+        assert run["checkpoints"]
+        return list(run["exports"])
+
+    assert exports() == []
+    before, after = (f"{traced.run.run_id}:{step}" for step in (0, traced.run.total_steps - 2))
+    for name, to in ((before, "/srv/before"), (after, "/srv/after"), ("other:8", "/srv/other")):
+        record(traced.ctx, name=name, status="UNRELEASED", subject="7" * 64, to=to)
+    assert exports() == ["/srv/after"]
 
 
 def test_steps_are_those_whose_batch_holds_the_tokens(traced: Line) -> None:

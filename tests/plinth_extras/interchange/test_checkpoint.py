@@ -13,18 +13,21 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
-from plinth.errors import CheckpointError, MissingError, SourceError
+from plinth.errors import CheckpointError, MissingError, SignatureError, SourceError
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS
 from plinth.model.parameters import Model, MuP
+from plinth.provenance.statements import chain
 from plinth.storage.workspace import Workspace
 from plinth.training.parameters.initial import InitialWeights
+from plinth.trust import dsse
 from plinth_assets import initial
 from plinth_extras.interchange import restore
-from plinth_registry import exports, taint
+from plinth_registry import consumers, exports, taint
 from tests.assets.test_initial import begun, made
 from tests.jobs.cli.test_export_model import END, committed
 from tests.model_folder import byte_level
+from tests.registry.exports.test_released import export, release_in, root_of
 
 MUP = Model(
     layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=48, mup=MuP(base_dim=16, base_head_dim=4, embedding_multiplier=3.0)
@@ -67,6 +70,38 @@ def test_a_checkpoint_comes_back_as_initial_weights(
     restore(tmp_path / "out", tmp_path / "back")
     (tmp_path / "back" / CONFIG).write_bytes((tmp_path / "out" / CONFIG).read_bytes())
     assert load_model(tmp_path / "back").config.mup is None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("form", ["dcp", "megatron"])
+def test_a_release_leaves_in_a_trainers_layout_and_proves_itself(tmp_path: Path, form: str) -> None:
+    """Digests and lineage: the evaluator states which checkpoint's files the exported ones are."""
+    ctx, to = release_in(Context(Workspace(tmp_path / "workspace").ensure())), tmp_path / "out"
+    assert export(ctx, "demo@champion", to, "--format", form) == 0
+    proved = exports.verify(to, root_of(ctx))
+    assert (proved["name"], proved["status"]) == ("demo/2", "released")
+    stated = f"evidence/attestations/forms.{form}.json"
+    assert proved["evidence"][stated].startswith("evaluator: ")
+    facts = dsse.unverified(dsse.envelope_of(to / stated), "form")["predicate"]["facts"]
+    assert facts["files"].keys() >= {".metadata", "__0_0.distcp", CONFIG, TOKENIZER}
+    assert facts["files"].items() <= proved["digests"].items()
+    weights = ctx.refs.load(proved["checkpoint"]).named(WEIGHTS)[0]
+    assert facts["source"][WEIGHTS] == weights.blob.sha256
+    restore(to, tmp_path / "back")
+    found, expected = load_file(tmp_path / "back" / WEIGHTS), load_file(ctx.store.open_path(weights.blob))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+    links = chain(ctx.refs, ctx.refs.load(proved["checkpoint"])).links
+    (curated,) = (one.digest for one in links if one.asset.endswith("/curated"))
+    (copy,) = consumers.impact(ctx, curated).exports
+    assert (copy.name, copy.status, copy.to) == ("demo/2", "released", str(to))
+    assert consumers.impact(ctx, ctx.refs.load(proved["checkpoint"]).inputs["tokenizer"]).exports == (copy,)
+    damaged = to / "__0_0.distcp"
+    damaged.chmod(0o644)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    with pytest.raises(SignatureError, match="not a verified export"):
+        exports.verify(to, root_of(ctx))
 
 
 def test_targets_are_checked(plinth: Callable[..., Any], tmp_path: Path, tokenizer: Tokenizer) -> None:

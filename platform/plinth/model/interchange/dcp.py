@@ -232,19 +232,24 @@ def _require(name: str, holds: bool, what: str) -> None:
 
 
 def _require_cover(name: str, shape: tuple[int, ...], chunks: list[Chunk]) -> None:
-    """Check that chunks, sorted by their offsets, cover a tensor exactly: inside it, disjoint, and of its size."""
+    """Check that chunks cover a tensor exactly: inside it, disjoint, and of its size.
+
+    Overlaps are searched along the axis with the most offsets, so that rows or columns take one comparison each.
+    """
     for one in chunks:
         fits = len(one.offsets) == len(one.shape) == len(shape)
         ends = (offset + size <= whole for offset, size, whole in zip(one.offsets, one.shape, shape, strict=False))
         _require(name, fits and all(ends), f"chunk at {one.offsets} of shape {one.shape} in shape {shape}")
     _require(name, sum(math.prod(one.shape) for one in chunks) == math.prod(shape), "total size of its chunks")
+    if not shape:
+        return
+    axis = max(range(len(shape)), key=lambda number: len({one.offsets[number] for one in chunks}))
     open_boxes: list[Chunk] = []
-    for one in chunks:
-        open_boxes = [other for other in open_boxes if other.offsets[0] + other.shape[0] > one.offsets[0]]
+    for one in sorted(chunks, key=lambda one: one.offsets[axis]):
+        open_boxes = [other for other in open_boxes if other.offsets[axis] + other.shape[axis] > one.offsets[axis]]
         for other in open_boxes:
             _require(name, not _overlap(one, other), f"chunk at {one.offsets}, which overlaps {other.offsets}")
-        if shape:
-            open_boxes.append(one)
+        open_boxes.append(one)
 
 
 def _overlap(one: Chunk, other: Chunk) -> bool:

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from plinth.errors import RecipeError, TrainingError
+from plinth.errors import TrainingError
+from plinth.sdk.callbacks.base import accumulated
 from plinth.sdk.rank_run import Run
 
 PACKAGES = ("transformers", "accelerate")
@@ -27,25 +28,14 @@ _ORDER = {"train_sampling_strategy": "sequential", "ignore_data_skip": False}
 def arguments(run: Run, micro_batch: int = 0) -> dict[str, Any]:
     """Return the `TrainingArguments` that follow the run's order and save at the recipe's interval.
 
-    Args:
-        micro_batch: number of sequences per rank and forward pass; 0 takes the recipe's.
-
-    Raises:
-        RecipeError: the batch changes during the run, or does not divide into ranks and micro batches.
+    Args and errors are those of `base.accumulated`.
     """
-    config, size = run.config, micro_batch or run.config.micro_batch_sequences
-    (batch, *changed) = config.steps.batches
-    if changed or batch % (size * run.world):
-        raise RecipeError(
-            "transformers.Trainer needs the same number of micro batches in every step",
-            found=f"{', '.join(map(str, config.steps.batches))} sequences, {run.world} ranks, micro batches of {size}",
-            expected="one global batch that is a multiple of ranks x micro batch",
-        )
+    size, count = accumulated(run, "transformers.Trainer", micro_batch)
     return {
         "output_dir": str(run.scratch),
-        "max_steps": config.total_steps,
+        "max_steps": run.config.total_steps,
         "per_device_train_batch_size": size,
-        "gradient_accumulation_steps": batch // (size * run.world),
+        "gradient_accumulation_steps": count,
         "train_sampling_strategy": "sequential",
         "remove_unused_columns": False,
         "logging_strategy": "steps",

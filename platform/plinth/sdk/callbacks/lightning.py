@@ -14,7 +14,8 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from plinth.errors import RecipeError, TrainingError
+from plinth.errors import TrainingError
+from plinth.sdk.callbacks.base import accumulated
 from plinth.sdk.rank_run import Run
 
 PACKAGES = ("lightning",)
@@ -26,23 +27,11 @@ STATE = "lightning.ckpt"
 def arguments(run: Run, micro_batch: int = 0) -> dict[str, Any]:
     """Return the arguments of `Trainer` that follow the run's order. `StepBatches` must have the same micro batch.
 
-    Args:
-        micro_batch: number of sequences per rank and forward pass; 0 takes the recipe's.
-
-    Raises:
-        RecipeError: the batch changes during the run.
+    Args and errors are those of `base.accumulated`.
     """
-    config, size = run.config, micro_batch or run.config.micro_batch_sequences
-    (batch, *changed) = config.steps.batches
-    if changed or batch % (size * run.world):
-        raise RecipeError(
-            "Lightning's Trainer needs the same number of micro batches in every step",
-            found=f"{', '.join(map(str, config.steps.batches))} sequences, {run.world} ranks, micro batches of {size}",
-            expected="one global batch that is a multiple of ranks x micro batch",
-        )
     return {
-        "max_steps": config.total_steps,
-        "accumulate_grad_batches": batch // (size * run.world),
+        "max_steps": run.config.total_steps,
+        "accumulate_grad_batches": accumulated(run, "Lightning's Trainer", micro_batch)[1],
         "use_distributed_sampler": False,  # the data is already this rank's
         "enable_checkpointing": False,  # the callback saves
         "logger": False,

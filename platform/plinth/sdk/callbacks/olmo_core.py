@@ -23,7 +23,7 @@ from olmo_core.train import Duration
 from olmo_core.train.callbacks import Callback, CheckpointerCallback
 from olmo_core.train.common import TRAIN_CE_LOSS_METRIC
 
-from plinth.errors import RecipeError
+from plinth.sdk.callbacks.base import accumulated
 from plinth.sdk.data import StepBatches
 from plinth.sdk.rank_run import Run
 
@@ -47,25 +47,24 @@ def callbacks(run: Run, write_model: WriteModel) -> dict[str, Callback]:
 class OlmoCoreDataLoader(DataLoaderBase):  # type: ignore[misc]
     """Batches of this rank, one for each step.
 
+    If the recipe keeps attention within documents (`model.document_mask`), the attention backend must support it.
+
     Args:
         work_dir: folder of this machine, which OLMo-core requires.
-        documents: True to keep attention within documents; the model's attention backend must support it.
 
     Raises:
-        RecipeError: the batch changes during the run.
+        RecipeError: the batch changes during the run, or does not divide into ranks.
     """
 
-    def __init__(self, run: Run, work_dir: Path, *, rank: int = -1, world: int = 0, documents: bool = False) -> None:
-        (batch, *changed) = run.config.steps.batches
-        if changed:
-            raise RecipeError("OLMo-core needs the same batch in every step", found=run.config.steps.batches)
+    def __init__(self, run: Run, work_dir: Path, *, rank: int = -1, world: int = 0) -> None:
+        batch = accumulated(run, "OLMo-core", 1)[1] * run.world
         super().__init__(
             work_dir=work_dir,
             global_batch_size=batch * run.config.sequence_tokens,
             dp_world_size=world or run.world,
             dp_rank=rank if rank >= 0 else run.rank,
         )
-        self._config, self._sequences, self._documents = run.config, batch, documents
+        self._config, self._sequences, self._documents = run.config, batch, run.config.model.document_mask
 
     @property
     def total_batches(self) -> int:

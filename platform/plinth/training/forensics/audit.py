@@ -30,7 +30,6 @@ from torch import Tensor
 
 from plinth.model.folder import SavedWeights
 from plinth.model.hugging_face import hf_name
-from plinth.storage.atomic import write_bytes
 from plinth.training.checkpoint import checkpoint, model_share, snapshot
 from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.selection import rollbacks_of
@@ -38,7 +37,7 @@ from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.engine.skipped_update import Measured
-from plinth.training.forensics.proof import COMPARED, FACTOR, MEASURED, WHOLLY, span
+from plinth.training.forensics.proof import COMPARED, FACTOR, MEASURED, WHOLLY, span, store
 from plinth.training.guard.rules import Intervention
 from plinth.training.telemetry.timeline import History, Pulse, Timeline, timeline
 from plinth.training.trainer import Trainer
@@ -186,13 +185,9 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
 
 
 def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
-    """Store the evidence as the newest, keep all earlier evidence, and log an event on the timeline."""
-    run = config.directory
-    data = json.dumps(evidence, indent=1, sort_keys=True).encode() + b"\n"
-    number = len(list(run.audits.glob("*.json"))) + 1 if run.audits.exists() else 1
-    write_bytes(run.audits / f"{number:04d}.json", data)
-    write_bytes(run.evidence, data)
-    Timeline(run.events).append(
+    """Store the evidence, and log an event on the timeline."""
+    number = store(config, evidence)
+    Timeline(config.directory.events).append(
         "audited",
         bit_exact=evidence["bit_exact"],
         from_step=evidence["from_step"],

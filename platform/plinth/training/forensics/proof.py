@@ -24,13 +24,14 @@ from plinth import processes
 from plinth.errors import MissingError, TrainingError
 from plinth.processes import free_port
 from plinth.records import Frozen
-from plinth.storage.atomic import append_to
+from plinth.storage.atomic import append_to, write_bytes
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.trainer import require_own_loop
+from plinth.training.forensics.order_proof import order_proof
 from plinth.training.stopping import last_step
 from plinth.training.supervise.rank_watch import describe_exit, watch
 from plinth.training.supervise.result import hold
+from plinth.training.telemetry.timeline import Timeline
 
 #: Fields of a step that must be equal in the replay.
 COMPARED = ("loss", "grad_norm", "lr", "loss_ema", "batch", "vetoed")
@@ -288,21 +289,38 @@ def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
     return before[-1], after
 
 
+def store(config: RunConfig, evidence: Mapping[str, Any]) -> int:
+    """Store evidence as the newest, keep all earlier evidence, and return the number of the evidence."""
+    run = config.directory
+    data = json.dumps(evidence, indent=1, sort_keys=True).encode() + b"\n"
+    number = len(list(run.audits.glob("*.json"))) + 1 if run.audits.exists() else 1
+    write_bytes(run.audits / f"{number:04d}.json", data)
+    write_bytes(run.evidence, data)
+    return number
+
+
+def store_order(config: RunConfig, evidence: Mapping[str, Any]) -> None:
+    """Store the evidence about an external trainer's order, and log an event on the timeline."""
+    number, found = store(config, evidence), order_proof(evidence)
+    Timeline(config.directory.events).append("replayed", number=number, durable=True, **found.model_dump())
+
+
 # Audit of a run that is not training: start ranks for the audit.
 #
 # The audit holds the run's lock, so no job changes the compared state. No torch; the ranks are processes of their own.
 
 
 def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
-    """Replay from the newest checkpoint committed up to step `start`; store the evidence and return it.
+    """Replay from the newest checkpoint committed up to step `start`; store the evidence and return it. If an external
+    trainer trained the run, sampled steps are replayed.
 
     Raises:
         LaunchError: the run is training.
         MissingError: fewer than two committed checkpoints can be used.
-        TrainingError: a rank failed, or an external trainer trained the run.
+        TrainingError: a rank failed.
     """
-    require_own_loop(config.trainer, "a replay")
-    span(config, start)
+    if config.trainer is None:
+        span(config, start)
     held = hold(config.directory.lock)
     try:
         _replay(config, start, held)

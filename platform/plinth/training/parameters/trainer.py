@@ -14,7 +14,7 @@ from plinth import fingerprint
 from plinth.errors import TrainingError
 from plinth.records import Frozen
 
-#: Statement of a candidate about its resume, because no replay compares this trainer's runs.
+#: Statement of a candidate about its resume, because only sampled losses of this trainer's runs are replayed.
 UNPROVED: Final = "not proved by this trainer"
 
 #: Folder of a checkpoint with the files of the trainer, as it wrote them.

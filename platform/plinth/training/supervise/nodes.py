@@ -196,7 +196,7 @@ def start_rank(
     config: RunConfig, config_path: Path, place: NodePlace, order: NodeOrder, rank: int, lock_fd: int
 ) -> Process:
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
-    if config.trainer is not None:
+    if config.trainer is not None and not order.audit:
         own = {
             **rank_environment(config, place, order, rank),
             RUN: str(config_path.absolute()),

@@ -34,6 +34,8 @@ from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.selection import select_checkpoint
 from plinth.training.checkpoint.upload import Uploader, restore
 from plinth.training.config import RunConfig
+from plinth.training.forensics.order_proof import evidence as order_evidence
+from plinth.training.forensics.proof import store_order
 from plinth.training.parameters.trainer import require_submitted
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
@@ -117,14 +119,17 @@ class Supervisor:
         return bool(self.asked_to_stop)
 
     def _phases(self) -> JobResult:
-        for audit in (False,) if self.config.trainer else (False, True):
+        for audit in (False, True):
             if self.run.evidence.exists() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
                 continue
             ended, reason = self._until_done(audit)
-            if ended != "finished":
+            if ended == "failed" and audit and self.config.trainer:  # it trained; what was not replayed is not proved
+                self.failure = None
+                store_order(self.config, order_evidence((), "", reason))
+            elif ended != "finished":
                 return self._result(ended, reason)
-        if self.config.trainer and not checkpoint.is_valid(self.run, last_step(self.config)):
-            return self._result("failed", "the trainer ended with status 0 and did not commit the last step")
+            elif self.config.trainer and not checkpoint.is_valid(self.run, last_step(self.config)):
+                return self._result("failed", "the trainer ended with status 0 and did not commit the last step")
         return self._result("finished", "")
 
     def _until_done(self, audit: bool) -> tuple[Ending, str]:
@@ -152,7 +157,7 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
         text."""
-        self.resume = self._verified_step()
+        self.resume = 0 if audit else self._verified_step()
         if self.resume and self.resume == last_step(self.config):  # the trainer was killed after its last commit
             return 0, ""
         self.lost.begin()

@@ -36,6 +36,7 @@ _NAMED_BY: dict[str, Cause] = {
     "averaged": "exchange",
     "profiled": "profile",
     "audited": "audit",
+    "replayed": "audit",
 }
 
 #: Events that end the previous job in any case.

@@ -51,6 +51,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     allowance_spent   the job stops before the allowance is exceeded (the same fields)
     audited      evidence of resume was written (bit_exact, compared_steps; delta: largest difference of a loss,
                  relative)
+    replayed     sampled steps of an external trainer were replayed (steps, difference, shuffled, chance, fault;
+                 forensics/order_proof.py)
     finished, failed, stopped   how the job ended
 
 Rank 0 and the supervisor write. Every append takes a file lock, removes an incomplete last line of a

@@ -23,9 +23,10 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
 from plinth.model.hugging_face import WEIGHTS, hf_config, hf_name
+from plinth.model.interchange import dcp as reader
 from plinth.model.interchange import pickled
 from plinth.model.interchange.conversion import DcpWeights, hf_files, write_dcp
-from plinth.model.interchange.dcp import METADATA, DcpFolder
+from plinth.model.interchange.dcp import METADATA, Chunk, DcpFolder
 from plinth.model.interchange.layouts import LAYOUTS, hf_shapes
 from plinth.model.parameters import Model
 from plinth.storage import tensor_file
@@ -332,3 +333,20 @@ def test_a_pickle_of_eight_bytes_takes_no_gigabytes() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert pickled.read(io.BytesIO(b"\x80\x02Nr\xff\xff\xff\x0f.")) is None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_shards_of_one_axis_are_compared_with_their_neighbors_only(monkeypatch: pytest.MonkeyPatch, axis: int) -> None:
+    compared: list[Chunk] = []
+    real, count, shape = reader._overlap, 500, (8, 1000)[:: 1 if axis else -1]
+    monkeypatch.setattr(reader, "_overlap", lambda one, other: compared.append(one) or real(one, other))
+
+    def chunk(first: int) -> Chunk:
+        offsets, box = ((0, first), (8, 2)) if axis else ((first, 0), (2, 8))
+        return Chunk(offsets, box, "file", 0, 0)
+
+    whole = [chunk(2 * number) for number in range(count)]
+    reader._require_cover("weight", shape, whole)
+    assert len(compared) < count
+    with pytest.raises(ValueError, match="overlaps"):
+        reader._require_cover("weight", shape, [*whole[:-1], chunk(1)])
