@@ -58,7 +58,7 @@ class Decoder(nn.Module):
         self.attention: AttentionPath = "auto"
         #: Routing of the last training forward pass through sparse layers of this rank; None if there are none.
         self.routing: RoutingRecord | None = None
-        self.measures_entropy = False
+        self.measures_routing = False  # also entropies, and the load by sequence
         #: Copy of the first stage's embedding matrix on the last stage, if embeddings are tied.
         self.borrowed_embedding: Tensor | None = None
         if stage.first:
@@ -96,7 +96,8 @@ class Decoder(nn.Module):
 
         With sequence parallelism, each rank returns a weighted loss, and the mean over the sequence ranks is the loss
         of the batch. A pipeline stage other than the last returns its activations [B, S/n, D]. Tensor ranks return
-        logits for their part of the vocabulary. In training the loss includes z-loss and the balancing losses of this stage's experts.
+        logits for their part of the vocabulary. In training the loss includes z-loss and the balancing losses of this
+        stage's experts.
 
         Args:
             tokens: ids of whole sequences [B, S].
@@ -125,7 +126,7 @@ class Decoder(nn.Module):
     def _recording(self, trains: bool) -> Iterator[None]:
         """Collect the routing of sparse layers within the context, if the pass is one of training."""
         layers = sparse_layers(self) if self.config.experts else []
-        self.routing = RoutingRecord(entropy=self.measures_entropy) if layers and trains and self.training else None
+        self.routing = RoutingRecord(measures=self.measures_routing) if layers and trains and self.training else None
         for layer in layers:
             layer.record = self.routing
         yield

@@ -43,6 +43,12 @@ class Routes(NamedTuple):
     logits: Tensor
     order: Tensor  # assignments sorted by expert [T x k]; assignment i belongs to token i // k
     load: Tensor  # assignments of each expert [N]
+    normalized: bool  # True if the scores of a token sum to 1
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Scores divided by their sum [T, N]."""
+        return self.scores if self.normalized else self.scores / (self.scores.sum(-1, keepdim=True) + LEAST_SUM)
 
 
 class Router(nn.Module):
@@ -74,7 +80,9 @@ class Router(nn.Module):
         weights = weights if self.experts.scale == 1.0 else weights * self.experts.scale
         kinds, order = chosen.flatten().sort(stable=True)
         ends = torch.searchsorted(kinds, torch.arange(self.experts.count, device=x.device), right=True)
-        return Routes(weights, scores, logits, order, ends.diff(prepend=ends.new_zeros(1)))
+        return Routes(
+            weights, scores, logits, order, ends.diff(prepend=ends.new_zeros(1)), self.experts.score == "softmax"
+        )
 
 
 class _Rows(torch.autograd.Function):
@@ -90,7 +98,12 @@ class _Rows(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (inverse,) = ctx.saved_tensors
         gradient = gradients[0][inverse]
-        return gradient if ctx.copies == 1 else gradient.unflatten(0, (-1, ctx.copies)).sum(1), None, None, None
+        return (
+            gradient if ctx.copies == 1 else gradient.view(-1, ctx.copies, *gradient.shape[1:]).sum(1),
+            None,
+            None,
+            None,
+        )
 
 
 def permuted(x: Tensor, order: Tensor, inverse: Tensor, copies: int = 1) -> Tensor:
@@ -137,7 +150,7 @@ class StackedExperts(nn.Module):
         if rows.is_cuda and rows.dtype == torch.bfloat16:
             return grouped(rows, load, self.gate_proj, self.up_proj, self.down_proj)
         matrices = zip(self.gate_proj.unbind(), self.up_proj.unbind(), self.down_proj.unbind(), strict=True)
-        parts = rows.split(_sizes(rows, load))
+        parts = torch.split(rows, _sizes(rows, load))
         return torch.cat([_swiglu(part, *three) for part, three in zip(parts, matrices, strict=True)])
 
 
@@ -168,15 +181,16 @@ class LayerRouting(NamedTuple):
 
     load: Tensor  # assignments of each expert [N]
     loss: Tensor  # weighted balancing losses, FP32, with gradient
-    entropy: Tensor | None  # mean entropy of the router's probabilities in nats, if measured
+    entropy: Tensor | None = None  # mean entropy of the router's probabilities in nats, if measured
+    rows: Tensor | None = None  # load by sequence [B, N], if measured
 
 
 class RoutingRecord:
     """What sparse layers report during one forward pass, in the order of the layers. A recomputation in the backward
     pass computes the same numbers and reports nothing, because the record is closed by then."""
 
-    def __init__(self, *, entropy: bool = False) -> None:
-        self.measures_entropy, self.open = entropy, True
+    def __init__(self, *, measures: bool = False) -> None:
+        self.measures, self.open = measures, True
         self.layers: list[LayerRouting] = []
 
     def loss(self) -> Tensor:
@@ -186,10 +200,6 @@ class RoutingRecord:
     def loads(self) -> Tensor:
         """Return the load [layers, N]."""
         return torch.stack([layer.load for layer in self.layers])
-
-    def entropies(self) -> Tensor:
-        """Return the mean entropy of each layer's router [layers]."""
-        return torch.stack([layer.entropy for layer in self.layers if layer.entropy is not None])
 
 
 class SparseFeedForward(nn.Module):
@@ -211,28 +221,37 @@ class SparseFeedForward(nn.Module):
         flat = x.flatten(0, -2)
         routes = self.gate(flat)
         if self.record is not None:
-            routing = self._routing(routes, self.record.measures_entropy)
+            routing = self._routing(routes)
+            if self.record.measures:
+                routing = measured(routing, routes, x.shape[0])
             if self.record.open:
                 self.record.layers.append(routing)
-        out = self.experts(flat, routes)
+        out: Tensor = self.experts(flat, routes)
         if self.config.shared:
             out = out + self.shared_experts(flat)
         return out.view_as(x)
 
-    def _routing(self, routes: Routes, measures_entropy: bool) -> LayerRouting:
-        probabilities = routes.scores
-        if self.config.score == "sigmoid":
-            probabilities = probabilities / (probabilities.sum(-1, keepdim=True) + LEAST_SUM)
+    def _routing(self, routes: Routes) -> LayerRouting:
+        probabilities = routes.probabilities
         loss = probabilities.new_zeros(())
         if self.config.balancing == "auxiliary" and self.config.auxiliary_coefficient:
             auxiliary = auxiliary_loss(probabilities, routes.load, self.config.active, self.sequence)
             loss = loss + self.config.auxiliary_coefficient * auxiliary
         if self.config.z_loss_coefficient:
             loss = loss + self.config.z_loss_coefficient * routes.logits.logsumexp(-1).square().mean()
-        entropy = None
-        if measures_entropy:
-            entropy = torch.special.entr(probabilities.detach()).sum(-1).mean()
-        return LayerRouting(routes.load, loss * self.share, entropy)
+        return LayerRouting(routes.load, loss * self.share)
+
+
+@torch.no_grad()
+def measured(routing: LayerRouting, routes: Routes, sequences: int) -> LayerRouting:
+    """Add the measurements for health to the routing of a layer."""
+    experts, assignments = len(routes.load), len(routes.order)
+    kinds = torch.arange(experts, device=routes.order.device).repeat_interleave(routes.load, output_size=assignments)
+    places = routes.order // (assignments // sequences) * experts + kinds
+    rows = torch.zeros(sequences * experts, dtype=torch.int64, device=places.device)
+    rows.index_add_(0, places, torch.ones_like(places))
+    entropy = torch.special.entr(routes.probabilities).sum(-1).mean()
+    return routing._replace(entropy=entropy, rows=rows.view(sequences, experts))
 
 
 def auxiliary_loss(probabilities: Tensor, load: Tensor, active: int, sequence: SequenceRanks) -> Tensor:

@@ -85,7 +85,7 @@ def fields(experts: Experts | None, model_type: str) -> dict[str, Any]:
     """Return the fields of `config.json` that describe a model's experts, in the names of a family; none if dense."""
     if experts is None or model_type not in _FAMILIES:
         return {}
-    common = {"num_experts_per_tok": experts.active, "norm_topk_prob": experts.normalize_top_k}
+    common: dict[str, Any] = {"num_experts_per_tok": experts.active, "norm_topk_prob": experts.normalize_top_k}
     if model_type == "glm4_moe":
         return common | {
             "n_routed_experts": experts.count,

@@ -42,6 +42,8 @@ def test_killed_and_resumed_bit_for_bit(
     assert job(config, FAULTS=json.dumps({"marks": str(marks), "faults": [["kill", 5, 1]]})) == 0
     story = same_end(config, reference)
     assert [event["step"] for event in story.of("resumed")] == [3]
+    assert story.steps[10]["experts"]["by_layer"]["layers"] == [0, 1]
+    assert "experts" not in story.steps[11]
     evidence = json.loads(config.directory.evidence.read_bytes())
     assert evidence["bit_exact"] is True
     model = load_model(checkpoint.path(config.directory, config.total_steps) / "model")

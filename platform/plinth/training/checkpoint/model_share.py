@@ -22,8 +22,7 @@ from plinth.model.parameters import Model
 from plinth.training.checkpoint.digest_tree import Beat, silent
 from plinth.training.checkpoint.universal import plain_name
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.parallel.divided_decoder import has_own_experts
-from plinth.training.parallel.topology import ranks_of
+from plinth.training.parallel.topology import has_own_experts, ranks_of
 from plinth.training.parameters.parallel import Parallel
 
 # Assignment of whole parameters to writing ranks, by bytes.

@@ -24,7 +24,7 @@ from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Pi
 from plinth.training.checkpoint.staging import FilledTensors
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.parallel.divided_decoder import has_own_experts
+from plinth.training.parallel.topology import has_own_experts
 
 #: Counters of DeepSpeed's engine.
 COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")

@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from plinth.training.config import RunConfig
-from plinth.training.parallel.divided_decoder import EXPERT_GROUP
-from plinth.training.parallel.topology import Topology, communication_dtype, overlaps
+from plinth.training.parallel.topology import EXPERT_GROUP, Topology, communication_dtype, overlaps
 from plinth.training.parameters.parallel import with_settings
 
 

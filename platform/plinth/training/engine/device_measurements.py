@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plinth.model.blocks import Block
+from plinth.training.parallel.topology import has_own_experts
 
 # Norm, clipping and finiteness of a step's gradient, computed on the device (DeepSpeed reads them on the host).
 #
@@ -69,10 +70,10 @@ class DeviceGradients:
         outer = self._engine.optimizer
         if self._stage == 0:
             counted = [p for p in self._engine.module.parameters() if p.grad is not None and self._counts(p)]
-            own = [getattr(p, "allreduce", True) for p in counted]
+            own = [has_own_experts(p) for p in counted]
             norms = _foreach_norm(p.grad for p in counted)
             # an expert is on fewer ranks than the others, by this factor
-            yield from (norm if whole else norm * self._experts for norm, whole in zip(norms, own, strict=True))
+            yield from (norm * self._experts if divided else norm for norm, divided in zip(norms, own, strict=True))
         elif outer_offloads(outer):
             for number, norm in outer.norm_for_param_grads.items():
                 if self._stage == 3 or self._counts(outer.param_dict[number]):

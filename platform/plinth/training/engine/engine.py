@@ -20,6 +20,7 @@ from plinth.model.attention import Layout
 from plinth.model.decoder import Decoder
 from plinth.model.division import initialise
 from plinth.tokens.reading.compact_batch import CompactBatch
+from plinth.tokens.reading.loader import RankBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.batches import ModelInput, expand_batch
@@ -86,7 +87,9 @@ class TrainingEngine:
         every, divided_by = config.telemetry.layers_every * (hooks.gradient is None), config.parallel.tensor
         self.stats = LayerMonitor(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
         #: Load of the experts; None in a dense model.
-        self.balance = ExpertBalance(model, self.topology) if config.model.experts else None
+        self.balance: ExpertBalance | None = None
+        if config.model.experts:
+            self.balance = ExpertBalance(model, self.topology, config.telemetry.layers_every * (hooks.gradient is None))
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
         mpu = self._unit()
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would reuse that of an earlier engine
@@ -348,6 +351,8 @@ class TrainingEngine:
         set_rates(self.deepspeed.optimizer.param_groups, lr)
 
     def _on_device(self, rows: CompactBatch, length: int) -> ModelInput:
+        if self.balance is not None:
+            self.balance.streams = rows.streams if isinstance(rows, RankBatch) else None
         return expand_batch(rows, length, self.rank.device, segments=self.config.model.document_mask)
 
 

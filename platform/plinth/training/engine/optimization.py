@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plinth.model.parameters import Model
+from plinth.training.parallel.topology import EXPERT_GROUP, has_own_experts
 from plinth.training.parameters.optimizers import OPTIMIZERS, Groups, MuonOptions, Optimizer, options_of
 
 # Learning rate as a function of tokens, and learning rate and weight decay by parameter.
@@ -91,10 +92,8 @@ def parameter_groups(
         decay = weight_decay(optimizer, name, parameter)
         if optimizer.independent_weight_decay:
             decay /= optimizer.lr * factor
-        experts = not getattr(parameter, "allreduce", True)  # divided over ranks, so DeepSpeed needs its own group
-        made = _group(optimizer, factor, decay, hidden) | (
-            {"moe": True, "name": parameter.group_name} if experts else {}
-        )
+        experts = has_own_experts(parameter)  # in a group of their own, which DeepSpeed divides over fewer ranks
+        made = _group(optimizer, factor, decay, hidden) | ({"moe": True, "name": EXPERT_GROUP} if experts else {})
         group = groups.setdefault((factor, decay, hidden, experts), made)
         group["params"].append(parameter)
         group["names"].append(name)

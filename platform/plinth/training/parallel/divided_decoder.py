@@ -34,7 +34,7 @@ from plinth.model.division import (
 )
 from plinth.model.experts import inverse_of, permuted
 from plinth.model.parameters import Model
-from plinth.training.parallel.topology import Topology
+from plinth.training.parallel.topology import EXPERT_GROUP, Topology, has_own_experts
 from plinth.training.parameters.parallel import Parallel
 
 # Differentiable collectives.
@@ -236,16 +236,6 @@ def exchanged_rows(rows: Tensor, group: ProcessGroup, sent: list[int], received:
     """
     arrived: Tensor = _ExchangedRows.apply(rows, group, sent, received)  # type: ignore[no-untyped-call]
     return arrived
-
-
-#: Name of the expert-parallel groups in DeepSpeed. Every run has one degree.
-EXPERT_GROUP = "experts"
-
-
-def has_own_experts(parameter: Tensor) -> bool:
-    """Return True if a parameter has experts that ranks with other tokens do not have. DeepSpeed reads the same
-    mark."""
-    return not getattr(parameter, "allreduce", True)
 
 
 def division_of(topology: Topology) -> Division:

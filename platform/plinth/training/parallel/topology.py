@@ -91,6 +91,15 @@ def expert_replicas(parallel: Parallel, ranks: int) -> list[list[int]]:
     ]
 
 
+#: Name of the expert-parallel groups in DeepSpeed. Every run has one degree.
+EXPERT_GROUP = "experts"
+
+
+def has_own_experts(parameter: Any) -> bool:
+    """Return True if a parameter has experts that some replicas do not have. DeepSpeed reads the same mark."""
+    return not getattr(parameter, "allreduce", True)
+
+
 class Topology:
     """The process groups of this rank. All ranks must create it together, once, after they have joined.
 
