@@ -275,6 +275,25 @@ def _matrices(model: Model, vocab_size: int) -> int:
 UPDATE_BYTES = 7 * 4
 
 
+def experts_read(model: Model, tokens: float) -> float:
+    """Return the expected number of a layer's experts that `tokens` tokens use, if each uses any of them equally
+    often."""
+    if model.experts is None:
+        return 0.0
+    return model.experts.count * (1 - (1 - model.experts.active / model.experts.count) ** tokens)
+
+
+def weights_read(model: Model, vocab_size: int, tokens: float) -> float:
+    """Return the number of parameters in the matrices that a pass over `tokens` tokens reads."""
+    counted, experts = parameters(model, vocab_size), model.experts
+    read = counted.products + vocab_size * model.dim
+    if experts is None:
+        return read
+    return read + counted.inactive * (experts_read(model, tokens) - experts.active) / (
+        max(1, experts.count - experts.active)
+    )
+
+
 def product_bytes(model: Model, vocab_size: int, tokens: int, element_bytes: int, *, tensor: int = 1) -> float:
     """Return the bytes moved by all matrix products of a forward and backward pass over `tokens` tokens.
 
@@ -282,10 +301,15 @@ def product_bytes(model: Model, vocab_size: int, tokens: int, element_bytes: int
         element_bytes: bytes per element of activations and weights.
         tensor: number of tensor-parallel ranks; each matrix is divided over them along one axis.
     """
-    counted, heads = parameters(model, vocab_size), 2 * (model.heads + model.kv_heads) * model.head_width
-    weights = counted.attention + counted.feed_forward + vocab_size * model.dim
-    whole = model.layers * 7 * model.dim + model.dim  # q, k, v, o, gate, up, down, and the output projection
-    divided = model.layers * (heads + 3 * model.ffn_dim) + vocab_size
+    heads, experts = 2 * (model.heads + model.kv_heads) * model.head_width, model.experts
+    sparse = experts.sparse_layers(model.layers) if experts else 0
+    weights, dense = weights_read(model, vocab_size, tokens), model.layers - sparse
+    # q, k, v, o, gate, up, down, and the output projection
+    whole = model.layers * 4 * model.dim + dense * 3 * model.dim + model.dim
+    divided = model.layers * heads + dense * 3 * model.ffn_dim + vocab_size
+    if experts:
+        whole += sparse * (1 + 3 * experts.active + 3 * (experts.shared > 0)) * model.dim
+        divided += sparse * (experts.count + 3 * (experts.active + experts.shared) * experts.ffn_dim)
     return 3 * element_bytes * (weights / tensor + tokens * (whole + divided / tensor))
 
 

@@ -9,6 +9,7 @@ import measured_memory
 import pytest
 
 from plinth.model.parameters import Model
+from plinth.model.sparsity import Experts
 from plinth.training.config import RunConfig
 from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
@@ -68,6 +69,25 @@ def test_muon_and_a_mean_of_the_weights_are_planned(
                 precision=precision, optimizer=optimizer, global_batch_sequences=4, **rows,
             )
             for stage in stages for name, optimizer in kinds.items()
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_experts_are_planned(precision: str, make: Callable[..., RunConfig]) -> None:
+    experts = Experts(count=4, active=1, ffn_dim=300)
+    rows = ROWS | {"model": MODEL.model_copy(update={"qk_norm": True, "experts": experts})}
+    blocks = [{"zero_stage": stage} for stage in (0, 1, 2, 3)]
+    blocks += [{"zero_stage": stage, "expert": 2} for stage in (0, 1, 2)]
+    within_two_percent(
+        {
+            str(block): make(
+                parallel=Parallel(overlap_communication=False, reduce_bucket_elements=200_000, **block),
+                precision=precision, global_batch_sequences=4, **rows,
+            )
+            for block in blocks
         }
     )  # fmt: skip
 
