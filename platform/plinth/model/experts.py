@@ -186,7 +186,7 @@ class LayerRouting(NamedTuple):
 
 
 class RoutingRecord:
-    """What sparse layers report during one forward pass, in the order of the layers. A recomputation in the backward
+    """Reports of sparse layers during one forward pass, in the order of the layers. A recomputation in the backward
     pass computes the same numbers and reports nothing, because the record is closed by then."""
 
     def __init__(self, *, measures: bool = False) -> None:

@@ -54,8 +54,8 @@ OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window", "rotary_fraction"
 #: `model_type` that has attention sinks, and factors of its own for scores, embeddings, logits and residuals.
 GRANITE = "granite_swa"
 
-#: `model_type` whose configuration says whether queries and keys are normalized, and of which half a head is rotated
-#: unless it says otherwise.
+#: `model_type` whose configuration has a switch for the norm of queries and keys, and whose heads are half rotated by
+#: default.
 GLM = "glm4_moe"
 
 #: Fields of Hugging Face's configurations for which only one value is supported.

@@ -206,7 +206,7 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
         made.append({"key": "layers", "title": "gradient norm by layer, darker is larger", "svg": drawn})
     if measured.experts:
         title = "largest load of an expert by layer"
-        drawn = panels.heat(measured.experts, scale, measured.marks, title)
+        drawn = panels.heat(measured.experts, scale, measured.marks, title, "experts")
         made.append({"key": "experts", "title": f"{title}, relative to the mean; darker is larger", "svg": drawn})
     divided = sections.stretches(measured, scale)
     if divided:
@@ -386,7 +386,8 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
     batch = f"{' to '.join(f'{size:,}' for size in sizes)} tokens per step in sequences of {config.sequence_tokens:,}"
     device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
     place = f"{counted(config.ranks, 'rank')} ({device})"
-    shape = f"{model.layers} layers of {model.dim}, {parameters.total:,} parameters"
+    active = f", of which {parameters.active:,} are active" if model.experts else ""
+    shape = f"{model.layers} layers of {model.dim}, {parameters.total:,} parameters{active}"
     how = f"ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
     if config.trainer is not None:
         how = f"trained by `{' '.join(config.trainer.command)}` on {place}; resume: {UNPROVED}"

@@ -246,7 +246,8 @@ def _division(parallel: Parallel, ranks: int) -> str:
     """Describe the parallel layout in words, by its degrees above 1."""
     degrees = {"data": parallel.data_ranks(ranks)}
     degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
-    return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
+    found = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
+    return found + (f", experts over {parallel.expert} data ranks" if parallel.expert > 1 else "")
 
 
 def _state(training: Training) -> str:

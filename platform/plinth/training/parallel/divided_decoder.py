@@ -196,7 +196,7 @@ class ExpertGroup(ExpertRanks):
         self.size, self.index = dist.get_world_size(group), dist.get_rank(group)
 
     def spread(self, rows: Tensor, load: Tensor, products: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Send rows to the ranks of their experts, and return the outputs of these."""
+        """Send rows to the ranks of their experts, and return the outputs of these. The host reads the sizes."""
         sent = load.view(self.size, -1).contiguous()
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self.group)

@@ -192,3 +192,14 @@ def test_a_checkpoint_fits_any_number_of_expert_ranks(
 def test_divisions_that_cannot_run_are_refused(block: dict[str, Any], ranks: int, found: str) -> None:
     refusals = problems(Parallel(**block), MODEL, ranks=ranks, sequence_tokens=32, precision="fp32")
     assert found in " | ".join(f"{key}: {text}" for key, text in refusals)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_compiled_and_recomputed(make: Callable[..., RunConfig]) -> None:
+    """The attention of a sparse layer is a graph, and its experts are not."""
+    table = [("compiled", {"compile": True, "activation_checkpointing": 1}, {"model": LATE})]
+    configs = configured(make, 1, table)
+    answers = run_ranks(1, parallel_runs.train_all, configs, False, "aot_eager", timeout_s=parallel_runs.LONG_S)
+    plain = parallel_runs.plain_run(configs["compiled"])
+    assert not parallel_runs.difference(configs["compiled"], answers, "compiled", plain).beyond("fp32")
