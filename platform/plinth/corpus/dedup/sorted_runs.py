@@ -283,7 +283,9 @@ def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def iter_rows(store: Store, part: Part, columns: Sequence[str], rows: I64) -> Iterator[pa.RecordBatch]:
+def iter_rows(
+    store: Store, part: Part, columns: Sequence[str], rows: I64
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part whose numbers are in `rows` (ascending), batch by batch. Row groups without any of these
     rows are not read.
 

@@ -25,7 +25,6 @@ from plinth.training.parameters.trainer import ExternalTrainer, unsupported
 
 # Checkpoints.
 
-
 class Average(Frozen):
     """Evaluate and release an average of committed checkpoints instead of the last checkpoint."""
 
@@ -88,7 +87,6 @@ class Checkpoints(Frozen):
 
 # Evaluation of held-out slices and probes during training.
 
-
 class Validation(Frozen):
     """Interval and amount of the evaluation of held-out text and probes during training. It does not change the
     weights."""
@@ -114,7 +112,6 @@ class Validation(Frozen):
 
 
 # Measurements other than loss and speed. They have no effect on weights, so they are not part of a run's identity.
-
 
 class Telemetry(Frozen):
     """Measurements other than loss and speed."""
@@ -151,7 +148,6 @@ class Telemetry(Frozen):
 
 # Sinks of a run. Not part of identity.
 
-
 class Sinks(Frozen):
     """Sinks that receive a run's metrics, in addition to its timeline, page and MLflow."""
 
@@ -167,7 +163,6 @@ class Sinks(Frozen):
     prometheus: bool = Field(
         False, description="Write `sinks/plinth.prom` in the run's directory, for node_exporter's textfile collector."
     )
-
 
 @extended("training")
 class Training(Frozen):
