@@ -68,9 +68,17 @@ def declarations(model: nn.Module) -> dict[str, Declaration]:
 
 
 def state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters and then the buffers of a model, by name. Buffers are state that no gradient changes."""
+    """Yield the parameters and then the buffers of a model, by name."""
     yield from model.named_parameters()
-    yield from model.named_buffers()
+    yield from buffers(model)
+
+
+def buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the declared buffers of a model, by name: state that no gradient changes."""
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name in getattr(module, "DECLARED", {}):
+                yield f"{prefix}.{name}", buffer
 
 
 def file_tensors(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

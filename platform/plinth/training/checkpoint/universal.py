@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from plinth.model.division import buffers
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Piece, Shard, ShardedState, Share, key_of
 from plinth.training.checkpoint.staging import FilledTensors
 from plinth.training.config import RunConfig
@@ -171,7 +172,7 @@ def shares(engine: TrainingEngine) -> Iterator[Share]:
             copy=_is_copy(engine, shard),
             experts=has_own_experts(parameter),
         )
-    for name, buffer in engine.module.named_buffers():
+    for name, buffer in buffers(engine.module):
         values = {MASTER: buffer.detach().view(-1)}
         yield Share(plain_name(name), tuple(buffer.shape), Shard(*WHOLE), 0, values, on_every_rank=True)
 

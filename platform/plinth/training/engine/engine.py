@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from plinth.model.attention import Layout
 from plinth.model.decoder import Decoder
-from plinth.model.division import initialise
+from plinth.model.division import buffers, initialise
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.tokens.reading.loader import RankBatch
 from plinth.training.config import RunConfig
@@ -345,7 +345,7 @@ class TrainingEngine:
             for key in sorted(state):
                 if isinstance(state[key], Tensor):
                     yield state[key].detach()
-        yield from self.module.buffers()
+        yield from (buffer for _, buffer in buffers(self.module))
 
     def _set_rate(self, lr: float) -> None:
         set_rates(self.deepspeed.optimizer.param_groups, lr)

@@ -29,6 +29,7 @@ from plinth.model.division import (
     SequenceRanks,
     TensorRanks,
     WeightSource,
+    buffers,
     declarations,
     fill,
 )
@@ -365,7 +366,7 @@ def partition_initialised(model: nn.Module, initial: WeightSource, settings: dic
             fill_range(parameter.data, initial, name, declared[name].role, start, each)
             parameter.partition()
 
-    for name, buffer in model.named_buffers():
+    for name, buffer in buffers(model):
         initial.fill(buffer, name, declared[name].role, Placement(tuple(buffer.shape)))
     group = None if mpu is None else mpu.get_data_parallel_group()
     OwnRange(module=model, data_parallel_group=group, config_dict_or_path=settings, mpu=mpu)
