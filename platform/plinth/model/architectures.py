@@ -280,7 +280,8 @@ def experts_read(model: Model, tokens: float) -> float:
     often."""
     if model.experts is None:
         return 0.0
-    return model.experts.count * (1 - (1 - model.experts.active / model.experts.count) ** tokens)
+    share = model.experts.active / model.experts.count
+    return model.experts.count * (1 - float((1 - share) ** tokens))
 
 
 def weights_read(model: Model, vocab_size: int, tokens: float) -> float:

@@ -236,10 +236,10 @@ class PipelineEngine(TrainingEngine):
             for hook_inputs in self.hooks.inputs:
                 more |= hook_inputs(batch, micro, inputs, whole)
             y: Tensor = self.deepspeed(*inputs, x=x, whole=whole, **more)
-            loss = y if self._stage.last else self._balancing_loss()
             if self._stage.last:
                 for hook_loss in self.hooks.loss:
-                    loss = hook_loss(loss, inputs)
+                    y = hook_loss(y, inputs)
+            loss = y if self._stage.last else self._balancing_loss()
             if loss is not None:
                 loss = loss if weights is None else loss * weights[micro]
                 total.add_(loss.detach().double() / count)
