@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from plinth.model.decoder import Decoder, build
+from plinth.model.division import file_tensors, state
 from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS, hf_config, hf_name
 from plinth.model.parameters import Model
 
@@ -25,14 +26,16 @@ def scrambled(config: Model, vocab_size: int) -> Decoder:
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         gain = 0.0 if name.endswith("bias") else 1.0
-        parameter.data = noise * 0.1 + gain if parameter.dim() == 1 else noise / parameter.shape[1] ** 0.5
+        parameter.data = noise * 0.1 + gain if parameter.dim() == 1 else noise / parameter.shape[-1] ** 0.5
+    for buffer in model.buffers():
+        buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.1)
     return model.eval()
 
 
 def save_model(folder: Path, parameters: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Write whole parameters, by their name in `Decoder`, and the configuration."""
+    """Write whole parameters and buffers, by their name in `Decoder`, and the configuration."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {hf_name(name): tensor.detach().contiguous() for name, tensor in parameters.items()}
+    tensors = {hf_name(name): tensor.detach().contiguous() for name, tensor in file_tensors(parameters.items())}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(dict(config)))
 
@@ -40,7 +43,7 @@ def save_model(folder: Path, parameters: Mapping[str, Tensor], config: Mapping[s
 def save_folder(folder: Path, model: Decoder, config: Model, tokenizer: Tokenizer, sequence_tokens: int) -> None:
     """Write a model with its tokenizer, whose token 0 begins documents."""
     published = hf_config(config, tokenizer.get_vocab_size(), sequence_tokens, "float32", 0)
-    save_model(folder, dict(model.named_parameters()), published)
+    save_model(folder, dict(state(model)), published)
     tokenizer.save(str(folder / TOKENIZER))
 
 

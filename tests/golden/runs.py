@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from plinth.errors import RecipeError
 from plinth.tokens.order.steps import schedule
 from plinth.training.config import UNIDENTIFIED, RunConfig, identity, run_key
 from plinth.training.parameters.initial import InitialState
@@ -16,17 +17,24 @@ from plinth_extras.privacy import PrivacyState
 
 COUNT = 200
 #: Attempts at a configuration that sets one key.
-TRIES = 1000
+TRIES = 4000
 MIXTURE, TOKENIZER, PARENT, TEACHER, SECRET = ("".join(letter * 64) for letter in "abcde")
 SEQUENCES, SEQUENCE_TOKENS = 4096, 64
 #: Values of choices that a validator of `Training` refuses in every combination.
 REFUSED = {
-    "guard.activations=skip", "guard.layer_gradient=skip",
+    "guard.activations=skip", "guard.layer_gradient=skip", "guard.idle_experts=skip",
     "guard.throughput=lower_lr", "guard.throughput=rollback", "guard.throughput=skip",
     "extensions",  # an installed package has each
 }  # fmt: skip
 #: Values of keys whose schema is free.
 KNOWN: dict[str, list[Any]] = {
+    "model.experts": [
+        {"count": 4, "active": 2, "ffn_dim": 16, "shared": 1, "dense_first": 1, "normalize_top_k": True}
+        | {"score": "sigmoid", "scale": 2.5, "balancing": "loss_free", "bias_rate": 0.01},
+        {"every": 2, "score": "softmax", "balancing": "auxiliary", "auxiliary_coefficient": 0.5}
+        | {"z_loss_coefficient": 0.0},
+        {"ffn_dim": 704, "normalize_top_k": False},  # of olmoe, whose layers are all sparse
+    ],
     "model.rotary_fraction": [0.5],
     "model.window.layers": [["sliding", "full"], ["full", "sliding", "sliding"]],
     "optimizer.kind": ["muon"],
@@ -134,7 +142,7 @@ def _drawn(want: str, schema: Given, rng: random.Random) -> list[Given]:
 def _is_valid(given: Given) -> bool:
     try:
         identities(given)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecipeError):  # the last: an extension that is not installed
         return False
     return True
 

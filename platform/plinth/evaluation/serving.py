@@ -99,7 +99,7 @@ def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str,
 def token_s(device: Device, model: Model, vocab_size: int, context: int, sequences: int) -> float:
     """Return the seconds of one forward pass that adds one token to each of `sequences` sequences."""
     matrices = _matrices(model, vocab_size)
-    read = BYTES * matrices + sequences * kv_bytes(model, context)
+    read = BYTES * architectures.weights_read(model, vocab_size, sequences) + sequences * kv_bytes(model, context)
     attention = 4 * model.heads * model.head_width * sum(architectures.square_keys(model, context))
     return max(read / device.memory_bytes_per_s, sequences * (2 * matrices + attention) / device.bf16_flops)
 
@@ -107,7 +107,7 @@ def token_s(device: Device, model: Model, vocab_size: int, context: int, sequenc
 def prompt_s(device: Device, model: Model, vocab_size: int, tokens: int) -> float:
     """Return the seconds to the first token after a prompt of `tokens` tokens."""
     matrices, output = _matrices(model, vocab_size), vocab_size * model.dim
-    read = BYTES * matrices + kv_bytes(model, tokens)
+    read = BYTES * architectures.weights_read(model, vocab_size, tokens) + kv_bytes(model, tokens)
     pairs = sum(keys * (2 * tokens - keys) for keys in architectures.square_keys(model, tokens))
     attention = 2 * model.heads * model.head_width * pairs  # causal: half of the square
     work = tokens * 2 * (matrices - output) + 2 * output + attention
@@ -115,8 +115,7 @@ def prompt_s(device: Device, model: Model, vocab_size: int, tokens: int) -> floa
 
 
 def _matrices(model: Model, vocab_size: int) -> int:
-    counted = architectures.parameters(model, vocab_size)
-    return counted.attention + counted.feed_forward + vocab_size * model.dim
+    return architectures.parameters(model, vocab_size).products + vocab_size * model.dim
 
 
 def path(ctx: Context, checkpoint: str) -> Path:

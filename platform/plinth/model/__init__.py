@@ -6,6 +6,7 @@ These modules do not import torch, so recipes, plans and reports can use them:
     architectures   the architectures: published names, parameter counts, floating-point operations
     hugging_face    names and configurations in Hugging Face's layout; export formats
     layer_types     sliding windows and rotary positions of layers in Hugging Face's configurations
+    sparsity        mixtures of experts: configuration, names in model files
     packed          packed projections in model files
     interchange     weights in the checkpoints of other trainers (its writer imports torch)
 
@@ -13,6 +14,7 @@ These modules import torch:
 
     decoder         embedding, blocks and head of the whole model or of one rank's part; generation
     blocks          attention, feed-forward; the block of each architecture
+    experts         router, experts and balancing losses
     attention       rotary positions, document masks, kernels; layouts of tokens; key/value cache
     division        division of parameters and the vocabulary over ranks; initial weights of any part of any
                     parameter

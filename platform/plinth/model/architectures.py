@@ -3,6 +3,8 @@
     LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); Qwen2 if `qkv_bias` is set, Qwen3 if `qk_norm` is set,
              Mistral if every layer has a sliding window, Phi-3 if `rotary_fraction` is set,
              Granite with sliding windows if `sinks` is set
+             Qwen3-MoE or GLM-4.5-MoE if `experts` is set
+    OLMOE    LLAMA's blocks with OLMO2's attention, and experts (arXiv:2409.02060)
     OLMO2    norms on each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2); OLMo 3
              with sliding windows
 
@@ -17,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
+
+from pydantic import Field
 
 from plinth.model.parameters import Architecture, ArchitectureName, BlockCounts, Model, Norm, Published
 from plinth.records import Frozen
@@ -56,6 +60,8 @@ LLAMA = Architecture(
         ),
         Published("qwen2", "Qwen2ForCausalLM", {"qk_norm": False, "qkv_bias": True}, "listed"),
         Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True, "qkv_bias": False}, "listed"),
+        Published("qwen3_moe", "Qwen3MoeForCausalLM", {"qk_norm": True}, experts="softmax"),
+        Published("glm4_moe", "Glm4MoeForCausalLM", {}, experts="sigmoid"),
     ),
 )
 
@@ -87,8 +93,16 @@ OLMO2 = Architecture(
     ),
 )
 
+OLMOE = Architecture(
+    block="plinth.model.blocks:OlmoeBlock",
+    counts=olmo2_counts,
+    norms=olmo2_norms,
+    recomputes_output=False,
+    published=(Published("olmoe", "OlmoeForCausalLM", {"qk_norm": True}, experts="softmax"),),
+)
+
 #: Descriptions of all architectures, by name.
-ARCHITECTURES: Final[Mapping[ArchitectureName, Architecture]] = {"llama": LLAMA, "olmo2": OLMO2}
+ARCHITECTURES: Final[Mapping[ArchitectureName, Architecture]] = {"llama": LLAMA, "olmo2": OLMO2, "olmoe": OLMOE}
 
 
 def architecture(name: ArchitectureName) -> Architecture:
@@ -106,35 +120,53 @@ def published() -> Iterator[tuple[ArchitectureName, Published]]:
 
 
 class ParameterCounts(Frozen):
-    """Parameter counts of a model, by component; `norms` counts norm gains, all biases and attention sinks."""
+    """Parameter counts of a model, by component; `norms` counts norm gains, all biases and attention sinks.
+
+    `feed_forward` includes all experts and routers; `inactive` counts the experts that a token does not use.
+    """
 
     embedding: int
     attention: int
     feed_forward: int
     norms: int
     output: int
+    inactive: int = Field(0, exclude_if=lambda count: count == 0)
 
     @property
     def total(self) -> int:
         return self.embedding + self.attention + self.feed_forward + self.norms + self.output
 
+    @property
+    def active(self) -> int:
+        """Parameters that one token uses."""
+        return self.total - self.inactive
+
+    @property
+    def products(self) -> int:
+        """Parameters of the blocks' matrices that one token is multiplied with."""
+        return self.attention + self.feed_forward - self.inactive
+
 
 def parameters(model: Model, vocab_size: int) -> ParameterCounts:
     """Return the parameter counts of a model. A tied output projection counts as 0."""
-    block = architecture(model.architecture).counts(model)
+    block, experts = architecture(model.architecture).counts(model), model.experts
+    sparse = experts.sparse_layers(model.layers) if experts else 0
+    each = 3 * model.dim * experts.ffn_dim if experts else 0
+    mixed = (each * (experts.count + experts.shared) + model.dim * experts.count) if experts else 0
     return ParameterCounts(
         embedding=vocab_size * model.dim,
         attention=model.layers * block.attention,
-        feed_forward=model.layers * block.feed_forward,
+        feed_forward=(model.layers - sparse) * block.feed_forward + sparse * mixed,
         norms=model.layers * (block.norms + block.biases) + model.dim,
         output=0 if model.tied_embeddings else vocab_size * model.dim,
+        inactive=sparse * each * (experts.count - experts.active) if experts else 0,
     )
 
 
 def flops_6n(model: Model, vocab_size: int) -> int:
-    """Return training FLOPs per token as 6 N. N counts all parameters, as in Hoffmann et al. 2022; Kaplan et al. 2020
-    leave out embeddings."""
-    return 6 * parameters(model, vocab_size).total
+    """Return training FLOPs per token as 6 N. N counts all parameters that a token uses, as in Hoffmann et al. 2022;
+    Kaplan et al. 2020 leave out embeddings."""
+    return 6 * parameters(model, vocab_size).active
 
 
 def flops_exact(model: Model, vocab_size: int, sequence_tokens: int) -> int:
@@ -204,19 +236,30 @@ def flops_hardware(
         every: `activation_checkpointing` of the recipe: every n-th block is recomputed; 0 for none.
         fused: True for FlashAttention or FlexAttention.
     """
-    counted, attention = parameters(model, vocab_size), model.heads * model.head_width
-    skipped = 0 if architecture(model.architecture).recomputes_output else model.dim * model.ffn_dim
-    again = 2 * ((counted.attention + counted.feed_forward) // model.layers - skipped)
+    attention = model.heads * model.head_width
     recomputed = keys[every - 1 :: every] if every else ()
+    again = sum(2 * _recomputed(model, layer) for layer in range(every - 1, len(keys), every)) if every else 0
     whole = 6 * _matrices(model, vocab_size) + (14 if fused else 12) * attention * sum(keys)
-    return whole + len(recomputed) * again + 4 * attention * sum(recomputed)
+    return whole + again + 4 * attention * sum(recomputed)
+
+
+def _recomputed(model: Model, layer: int) -> int:
+    """Return the number of parameters in the matrices of a recomputed block that its tokens are multiplied with again.
+
+    The last product of a block is not repeated, except that the weights of experts multiply their outputs.
+    """
+    kind, experts = architecture(model.architecture), model.experts
+    block = kind.counts(model)
+    if experts is None or not experts.at(layer):
+        return block.attention + block.feed_forward - (0 if kind.recomputes_output else model.dim * model.ffn_dim)
+    routed = model.dim * (experts.count + 3 * experts.active * experts.ffn_dim)
+    return block.attention + routed + 2 * model.dim * experts.shared * experts.ffn_dim
 
 
 def _matrices(model: Model, vocab_size: int) -> int:
     """Return the number of parameters in the matrices that every token is multiplied with, including the output
     projection."""
-    counted = parameters(model, vocab_size)
-    return counted.attention + counted.feed_forward + vocab_size * model.dim
+    return parameters(model, vocab_size).products + vocab_size * model.dim
 
 
 # Memory traffic of training on a device, for the decoder of a recipe. No torch.
@@ -232,6 +275,26 @@ def _matrices(model: Model, vocab_size: int) -> int:
 UPDATE_BYTES = 7 * 4
 
 
+def experts_read(model: Model, tokens: float) -> float:
+    """Return the expected number of a layer's experts that `tokens` tokens use, if each uses any of them equally
+    often."""
+    if model.experts is None:
+        return 0.0
+    share = model.experts.active / model.experts.count
+    return model.experts.count * (1 - float((1 - share) ** tokens))
+
+
+def weights_read(model: Model, vocab_size: int, tokens: float) -> float:
+    """Return the number of parameters in the matrices that a pass over `tokens` tokens reads."""
+    counted, experts = parameters(model, vocab_size), model.experts
+    read = counted.products + vocab_size * model.dim
+    if experts is None:
+        return read
+    return read + counted.inactive * (experts_read(model, tokens) - experts.active) / (
+        max(1, experts.count - experts.active)
+    )
+
+
 def product_bytes(model: Model, vocab_size: int, tokens: int, element_bytes: int, *, tensor: int = 1) -> float:
     """Return the bytes moved by all matrix products of a forward and backward pass over `tokens` tokens.
 
@@ -239,10 +302,15 @@ def product_bytes(model: Model, vocab_size: int, tokens: int, element_bytes: int
         element_bytes: bytes per element of activations and weights.
         tensor: number of tensor-parallel ranks; each matrix is divided over them along one axis.
     """
-    counted, heads = parameters(model, vocab_size), 2 * (model.heads + model.kv_heads) * model.head_width
-    weights = counted.attention + counted.feed_forward + vocab_size * model.dim
-    whole = model.layers * 7 * model.dim + model.dim  # q, k, v, o, gate, up, down, and the output projection
-    divided = model.layers * (heads + 3 * model.ffn_dim) + vocab_size
+    heads, experts = 2 * (model.heads + model.kv_heads) * model.head_width, model.experts
+    sparse = experts.sparse_layers(model.layers) if experts else 0
+    weights, dense = weights_read(model, vocab_size, tokens), model.layers - sparse
+    # q, k, v, o, gate, up, down, and the output projection
+    whole = model.layers * 4 * model.dim + dense * 3 * model.dim + model.dim
+    divided = model.layers * heads + dense * 3 * model.ffn_dim + vocab_size
+    if experts:
+        whole += sparse * (1 + 3 * experts.active + 3 * (experts.shared > 0)) * model.dim
+        divided += sparse * (experts.count + 3 * (experts.active + experts.shared) * experts.ffn_dim)
     return 3 * element_bytes * (weights / tensor + tokens * (whole + divided / tensor))
 
 

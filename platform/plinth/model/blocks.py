@@ -33,6 +33,7 @@ from plinth.model.division import (
     Division,
     TensorRanks,
 )
+from plinth.model.experts import SparseFeedForward
 from plinth.model.parameters import Model
 
 #: Queries [B, H, S, E], keys and values [B, K, S, E].
@@ -101,12 +102,12 @@ class FeedForward(nn.Module):
         "down_proj.weight": COLUMNS,
     }
 
-    def __init__(self, config: Model, division: Division) -> None:
+    def __init__(self, dim: int, width: int, division: Division) -> None:
         super().__init__()
         self.ranks = division.tensor
-        self.gate_proj = nn.Linear(config.dim, config.ffn_dim, bias=False)
-        self.up_proj = nn.Linear(config.dim, config.ffn_dim, bias=False)
-        self.down_proj = nn.Linear(config.ffn_dim, config.dim, bias=False)
+        self.gate_proj = nn.Linear(dim, width, bias=False)
+        self.up_proj = nn.Linear(dim, width, bias=False)
+        self.down_proj = nn.Linear(width, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map activations [B, S, D] to the feed-forward's output [B, S, D]."""
@@ -114,14 +115,25 @@ class FeedForward(nn.Module):
         return self.ranks.leave_region(self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x)))
 
 
+def feed_forward(config: Model, index: int, division: Division) -> nn.Module:
+    """Return the feed-forward of a layer, dense or sparse."""
+    experts = config.experts
+    if experts is None or not experts.at(index):
+        return FeedForward(config.dim, config.ffn_dim, division)
+    shared = FeedForward(config.dim, experts.shared * experts.ffn_dim, division) if experts.shared else None
+    return SparseFeedForward(config, division, shared)
+
+
 class Block(nn.Module, ABC):
     """Base class of decoder layers, which map [B, S, D] to [B, S, D].
 
     The attention kernel runs between `before` and `after`, each of which is compiled as one graph. The kernel is chosen
     by mask and device. It runs outside the compiled graphs, where activation statistics can read its inputs.
+    The number of rows of an expert varies, so `after` is not compiled in a sparse layer.
     """
 
     self_attn: Attention
+    mlp: nn.Module
 
     def __init__(self, config: Model, index: int) -> None:
         super().__init__()
@@ -136,6 +148,11 @@ class Block(nn.Module, ABC):
         """
         q, k, v = self.before(x, rotation)
         return self.after(x, self.self_attn.core(q, k, v, mask, self.self_attn.sinks), outputs)
+
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        """Names of the methods that can be compiled as one graph each."""
+        return ("before",) if isinstance(self.mlp, SparseFeedForward) else ("before", "after")
 
     @abstractmethod
     def before(self, x: Tensor, rotation: Rotation) -> Heads:
@@ -180,6 +197,8 @@ class LlamaAttention(Attention):
 class LlamaBlock(Block):
     """Pre-norm block: x + attention(norm(x)), then x + feed-forward(norm(x))."""
 
+    attention: ClassVar[type[Attention]] = LlamaAttention
+
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
         "input_layernorm.weight": GAIN,
         "post_attention_layernorm.weight": GAIN,
@@ -188,9 +207,9 @@ class LlamaBlock(Block):
     def __init__(self, config: Model, index: int, division: Division) -> None:
         super().__init__(config, index)
         self.input_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.self_attn = LlamaAttention(config, division)
+        self.self_attn = self.attention(config, division)
         self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.mlp = FeedForward(config, division)
+        self.mlp = feed_forward(config, index, division)
 
     def before(self, x: Tensor, rotation: Rotation) -> Heads:
         return self.self_attn.heads(self.input_layernorm(x), rotation)
@@ -251,7 +270,7 @@ class Olmo2Block(Block):
         super().__init__(config, index)
         self.self_attn = Olmo2Attention(config, division)
         self.post_attention_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        self.mlp = FeedForward(config, division)
+        self.mlp = feed_forward(config, index, division)
         self.post_feedforward_layernorm = nn.RMSNorm(config.dim, eps=config.norm_eps)
 
     def before(self, x: Tensor, rotation: Rotation) -> Heads:
@@ -260,3 +279,9 @@ class Olmo2Block(Block):
     def after(self, x: Tensor, heads: Tensor, outputs: Tensor | None) -> Tensor:
         x = taken(x, outputs) + self.post_attention_layernorm(self.self_attn.joined(heads, outputs))
         return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]
+
+
+class OlmoeBlock(LlamaBlock):
+    """OLMoE's block: pre-norm, with OLMo 2's attention."""
+
+    attention = Olmo2Attention

@@ -5,7 +5,8 @@ B  sequences    S  tokens per sequence    n  ranks that share a sequence    V  v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, cast
 
 import torch
@@ -29,6 +30,7 @@ from plinth.model.division import (
     initialise,
     token_losses,
 )
+from plinth.model.experts import RoutingRecord, sparse_layers
 from plinth.model.loss import Teacher, TopTokens, cross_entropy, distilled_cross_entropy
 from plinth.model.parameters import AttentionPath, Model
 
@@ -54,6 +56,9 @@ class Decoder(nn.Module):
         self.config, self.vocab_size, self.division = config, vocab_size, division
         block, stage = architecture(config.architecture).block_class(), division.stage
         self.attention: AttentionPath = "auto"
+        #: Routing of the last training forward pass through sparse layers of this rank; None if there are none.
+        self.routing: RoutingRecord | None = None
+        self.measures_routing = False  # also entropies, and the load by sequence
         #: Copy of the first stage's embedding matrix on the last stage, if embeddings are tied.
         self.borrowed_embedding: Tensor | None = None
         if stage.first:
@@ -91,7 +96,8 @@ class Decoder(nn.Module):
 
         With sequence parallelism, each rank returns a weighted loss, and the mean over the sequence ranks is the loss
         of the batch. A pipeline stage other than the last returns its activations [B, S/n, D]. Tensor ranks return
-        logits for their part of the vocabulary. The loss includes z-loss in training but not in evaluation.
+        logits for their part of the vocabulary. In training the loss includes z-loss and the balancing losses of this
+        stage's experts.
 
         Args:
             tokens: ids of whole sequences [B, S].
@@ -106,13 +112,26 @@ class Decoder(nn.Module):
         if layout is not None:
             return self.arranged(tokens, layout, x)
         ranks = self.division.sequence
-        x = self.states(tokens, segments, x=x, whole=whole)
+        with self._recording(targets is not None):
+            x = self.states(tokens, segments, x=x, whole=whole)
         if not self.division.stage.last:
             return x
         if targets is None:
             return self.logits(x)
         loss = self.loss(x, ranks.slice(targets), teacher)
-        return loss if ranks.size == 1 else loss * ranks.loss_weight(targets)
+        loss = loss if ranks.size == 1 else loss * ranks.loss_weight(targets)
+        return loss if self.routing is None else loss + self.routing.loss()
+
+    @contextmanager
+    def _recording(self, trains: bool) -> Iterator[None]:
+        """Collect the routing of sparse layers within the context, if the pass is one of training."""
+        layers = sparse_layers(self) if self.config.experts else []
+        self.routing = RoutingRecord(measures=self.measures_routing) if layers and trains and self.training else None
+        for layer in layers:
+            layer.record = self.routing
+        yield
+        if self.routing is not None:
+            self.routing.open = False
 
     def states(
         self, tokens: Tensor, segments: Tensor | None = None, *, x: Tensor | None = None, whole: bool | None = None
@@ -232,10 +251,13 @@ def empty(
     """
     with torch.device("meta"):
         model = Decoder(config, vocab_size, division)
-    declared, ranks = declarations(model), division.tensor
+    declared = declarations(model)
     for prefix, module in model.named_modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, torch.zeros_like(buffer, device=device))
         for name, whole in list(module.named_parameters(recurse=False)):
-            axis = declared[f"{prefix}.{name}" if prefix else name].axis
+            declaration = declared[f"{prefix}.{name}" if prefix else name]
+            axis, ranks = declaration.axis, division.experts if declaration.experts else division.tensor
             shape, offset = list(whole.shape), [0, 0]
             if axis is not None:
                 offset[axis], end = ranks.bounds(shape[axis])

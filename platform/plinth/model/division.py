@@ -5,7 +5,8 @@ initial weights, which do not depend on the division.
     PipelineStage    layers of a rank
     TensorRanks      ranks that share every matrix (Megatron-LM, arXiv:1909.08053)
     SequenceRanks    ranks that share every sequence (DeepSpeed-Ulysses, arXiv:2309.14509)
-    Division         stage, tensor ranks and sequence ranks of one rank; `UNDIVIDED` is the whole model
+    ExpertRanks      ranks that share the experts of every sparse layer (GShard, arXiv:2006.16668)
+    Division         stage, tensor, sequence and expert ranks of one rank; `UNDIVIDED` is the whole model
 
 Every module class with parameters has a table `DECLARED`, which maps each parameter name within the module to its
 `Declaration`. The classes here describe a single rank and do not communicate. The subclasses in
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol
@@ -29,9 +31,10 @@ from torch.nn import functional
 from plinth.compute.engine import torch_threads
 from plinth.model.loss import IGNORED
 from plinth.model.parameters import Model
+from plinth.model.sparsity import expert_name
 
 #: Role of a parameter; it determines the initial values. `residual` marks projections into the residual stream.
-Role = Literal["matrix", "residual", "embedding", "gain", "bias"]
+Role = Literal["matrix", "residual", "embedding", "router", "gain", "bias"]
 
 
 class Declaration(NamedTuple):
@@ -40,6 +43,7 @@ class Declaration(NamedTuple):
     role: Role
     axis: int | None = None  # axis of the division: 0 rows, 1 columns; None: replicated
     partial: bool = False  # replicated, but used on each rank's own heads: gradients are summed
+    experts: bool = False  # divided by whole experts over the ranks of `Division.experts`
 
 
 ROWS = Declaration("matrix", axis=0)
@@ -49,16 +53,41 @@ GAIN = Declaration("gain")
 HEAD_GAIN = Declaration("gain", partial=True)
 DIVIDED_GAIN = Declaration("gain", axis=0)
 DIVIDED_BIAS = Declaration("bias", axis=0)
+EXPERTS_IN = Declaration("matrix", axis=0, experts=True)
+EXPERTS_OUT = Declaration("residual", axis=0, experts=True)
 
 
 def declarations(model: nn.Module) -> dict[str, Declaration]:
-    """Return the declaration of every parameter by its full name. Raise KeyError if a parameter is undeclared."""
+    """Return the declaration of every parameter and buffer by its full name. Raise KeyError if one is undeclared."""
     declared = {
         f"{prefix}.{name}" if prefix else name: declaration
         for prefix, module in model.named_modules()
         for name, declaration in getattr(module, "DECLARED", {}).items()
     }
-    return {name: declared[name] for name, _ in model.named_parameters()}
+    return {name: declared[name] for name, _ in state(model)}
+
+
+def state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and then the buffers of a model, by name."""
+    yield from model.named_parameters()
+    yield from buffers(model)
+
+
+def buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the declared buffers of a model, by name: state that no gradient changes."""
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name in getattr(module, "DECLARED", {}):
+                yield f"{prefix}.{name}", buffer
+
+
+def file_tensors(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield whole tensors as model files have them: the tensors of each expert on their own."""
+    for name, tensor in named:
+        if tensor.dim() < 3:
+            yield name, tensor
+        else:
+            yield from ((expert_name(name, expert), part) for expert, part in enumerate(tensor.unbind()))
 
 
 class Placement(NamedTuple):
@@ -105,6 +134,35 @@ class TensorRanks:
         return bounds(size, self.size, self.index)
 
 
+class ExpertRanks:
+    """Ranks that share the experts of every sparse layer. This base class is the case of a single rank."""
+
+    size = 1
+    index = 0
+
+    def enter_region(self, x: Tensor) -> Tensor:
+        """Return `x`; see `TensorRanks.enter_region`."""
+        return x
+
+    def leave_region(self, x: Tensor) -> Tensor:
+        """Return `x`; see `TensorRanks.leave_region`."""
+        return x
+
+    def spread(self, rows: Tensor, load: Tensor, products: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return the outputs [R, D] of all experts for this rank's rows [R, D].
+
+        Args:
+            rows: rows sorted by expert.
+            load: number of rows of each expert [N].
+            products: outputs of this rank's experts, for rows that are sorted by expert and the number for each [n].
+        """
+        return products(rows, load)
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """Return the half-open range of this rank's experts, out of `size`."""
+        return bounds(size, self.size, self.index)
+
+
 class SequenceRanks:
     """Ranks that share every sequence; each rank has one slice. This base class is the case of a single rank.
 
@@ -133,6 +191,10 @@ class SequenceRanks:
         if self.size == 1:
             return 1
         return self.size * (self.slice(targets) != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum of `x` over the ranks, without gradient."""
+        return x
 
     def scatter_heads(self, x: Tensor) -> Tensor:
         """Convert a slice of the tokens with all heads [B, H, S/n, E] to all tokens with some heads [B, H/n, S, E]."""
@@ -185,6 +247,7 @@ class Division:
     stage: PipelineStage = PipelineStage()
     tensor: TensorRanks = field(default_factory=TensorRanks)
     sequence: SequenceRanks = field(default_factory=SequenceRanks)
+    experts: ExpertRanks = field(default_factory=ExpertRanks)
 
 
 UNDIVIDED = Division()
@@ -313,10 +376,12 @@ def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: Tenso
 #                   (Radford et al. 2019, section 2.3; OLMo and Llama-style trainings do the same)
 #     normal        normal with `init_std`, everywhere
 #     trunc-normal  as gpt2, drawn within three standard deviations
+#     trunc-normal-all  as normal, drawn within three standard deviations (OLMoE, arXiv:2409.02060, appendix B)
 #     megatron      as gpt2 with standard deviation sqrt(1 / (3 D)) (Smith et al., arXiv:2201.11990)
 #
 # Gains of norms are 1, biases 0. With muP, matrices within blocks are divided by sqrt(m), m = dim / base_dim (Yang et
-# al., arXiv:2203.03466, table 8); embeddings are not.
+# al., arXiv:2203.03466, table 8); embeddings are not. A router is a matrix with an output that does not grow with the
+# width, so it is divided by m (table 3), and each expert is a matrix like those of a dense block.
 #
 # Every matrix is divided into tiles of 256 x 1,024. A tile's values come from a generator of its own (PCG64DXSM:
 # O'Neill, "PCG", HMC-CS-2014-0905, as in NumPy), keyed by seed, parameter name and the tile's place, so a rank draws
@@ -336,9 +401,9 @@ def standard_deviation(config: Model, role: Role) -> float:
     std = math.sqrt(1 / (3 * config.dim)) if config.init == "megatron" else config.init_std
     if role == "embedding":
         return std
-    if config.init != "normal" and role == "residual":
+    if config.init not in ("normal", "trunc-normal-all") and role == "residual":
         std /= math.sqrt(2 * config.layers)
-    return std / math.sqrt(config.width_multiplier)
+    return std / (config.width_multiplier if role == "router" else math.sqrt(config.width_multiplier))
 
 
 class WeightSource(Protocol):
@@ -396,7 +461,7 @@ class Initial:
         values = torch.from_numpy(uniform)
         # 24 bits in [0, 1) to midpoints of (-1, 1), exactly; the inverse is infinite at the ends
         values.mul_(2.0).sub_(1.0 - 2.0**-24)
-        if self.config.init == "trunc-normal":
+        if self.config.init.startswith("trunc-normal"):
             values.mul_(math.erf(CUT / math.sqrt(2.0)))
         return values.erfinv_().mul_(std * math.sqrt(2.0)).view(rows, columns)
 
@@ -404,7 +469,16 @@ class Initial:
 def initialise(model: nn.Module, initial: WeightSource) -> None:
     """Allocate and initialize all parameters of an empty model, one at a time."""
     declared = declarations(model)
-    for name, parameter in model.named_parameters():
-        placement = getattr(parameter, "placement", Placement(tuple(parameter.shape)))
-        parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        initial.fill(parameter.data, name, declared[name].role, placement)
+    for name, tensor in state(model):
+        placement = getattr(tensor, "placement", Placement(tuple(tensor.shape)))
+        tensor.data = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        fill(initial, tensor.data, name, declared[name].role, placement)
+
+
+def fill(initial: WeightSource, target: Tensor, name: str, role: Role, placement: Placement) -> None:
+    """Write initial values into a part of a parameter, expert by expert if it is stacked."""
+    if target.dim() < 3:
+        initial.fill(target, name, role, placement)
+        return
+    for number, part in enumerate(target.unbind()):
+        initial.fill(part, expert_name(name, placement.row + number), role, Placement(placement.shape[1:]))

@@ -26,6 +26,8 @@ from torch import Tensor
 from plinth.errors import CheckpointError, IntegrityError, WorkspaceError
 from plinth.model.architectures import architecture
 from plinth.model.decoder import Decoder
+from plinth.model.division import file_tensors, state
+from plinth.model.experts import BIAS
 from plinth.model.folder import SavedWeights, described_model, read_config, read_text
 from plinth.model.hugging_face import (
     CONFIG,
@@ -71,6 +73,10 @@ class _Tensor(NamedTuple):
     def elements(self) -> int:
         return torch.Size(self.shape).numel()
 
+    def dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the dtype of the tensor in an export with this dtype. The balancing state of experts stays in FP32."""
+        return torch.float32 if self.name.endswith(BIAS) else dtype
+
 
 class _Written(NamedTuple):
     """One tensor of an export, whose rows are those of one or several parameters in order."""
@@ -85,6 +91,9 @@ class _Written(NamedTuple):
     @property
     def elements(self) -> int:
         return sum(part.elements for part in self.parts)
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        return self.elements * self.parts[0].dtype(dtype).itemsize
 
 
 def export_model(
@@ -120,8 +129,8 @@ def export_model(
             files = _write_weights(staged, saved, written, kept, file_bytes)
             for name, text in _texts(tokenizer.read_bytes().decode(), model, config, _name(kept)).items():
                 tensor_file.write_chunks(staged / name, [memoryview(text.encode())])
-    elements = sum(one.elements for one in tensors)
-    return Exported(files, len(written), elements, elements * kept.itemsize, _name(kept))
+    elements, size = sum(one.elements for one in tensors), sum(one.bytes(kept) for one in written)
+    return Exported(files, len(written), elements, size, _name(kept))
 
 
 def require_same(source: Path, known: Mapping[str, str], folder: Path, written: Mapping[str, str]) -> None:
@@ -180,10 +189,10 @@ def _appearing(folder: Path) -> Iterator[Path]:
 
 
 def _tensors(model: Decoder) -> list[_Tensor]:
-    """Return the tensors to export, one per model parameter, in the model's order."""
+    """Return the tensors to export in the model's order: parameters, experts on their own, and buffers."""
     return [
-        _Tensor(hf_name(name), tuple(parameter.shape), plain_factor(model.config, name))
-        for name, parameter in model.named_parameters()
+        _Tensor(hf_name(name), tuple(tensor.shape), plain_factor(model.config, name))
+        for name, tensor in file_tensors(state(model))
     ]
 
 
@@ -202,7 +211,7 @@ def _write_weights(
 ) -> list[str]:
     """Write the tensor files and, if there are several, their index; return the names of the tensor files."""
     every = {one.name: one for one in tensors}
-    sizes = {one.name: one.elements * dtype.itemsize for one in tensors}
+    sizes = {one.name: one.bytes(dtype) for one in tensors}
     files = weight_files(sizes, file_bytes)
     for name, group in files.items():
         tensor_file.write_chunks(folder / name, _bytes(saved, [every[one] for one in group], dtype))
@@ -213,8 +222,9 @@ def _write_weights(
 
 def _bytes(saved: SavedWeights, group: Sequence[_Written], dtype: torch.dtype) -> Iterator[memoryview]:
     """Yield the bytes of a tensor file: the header, then the tensors."""
-    kind = tensor_file.DTYPES[_name(dtype)]
-    described = {one.name: (kind, one.shape, one.elements * dtype.itemsize) for one in group}
+    described = {
+        one.name: (tensor_file.DTYPES[_name(one.parts[0].dtype(dtype))], one.shape, one.bytes(dtype)) for one in group
+    }
     yield memoryview(tensor_file.header(described, {"format": "pt"}))
     for part in (part for one in group for part in one.parts):
         yield from _blocks(saved, part, dtype)
@@ -229,7 +239,7 @@ def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[m
         block: Tensor = rows[first : first + step]
         if one.factor != 1.0:
             block = block.float() * one.factor
-        yield block.to(dtype).contiguous().view(-1).view(torch.uint8).numpy().data
+        yield block.to(one.dtype(dtype)).contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str) -> dict[str, str]:

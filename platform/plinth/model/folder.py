@@ -23,9 +23,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from torch.nn import Parameter
 
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
+from plinth.model.division import file_tensors, state
 from plinth.model.hugging_face import CONFIG, INDEX, WEIGHTS, hf_name, model_of
 from plinth.model.packed import Unpacked, has_packed, packed_name
 from plinth.storage import tensor_file
@@ -115,7 +117,7 @@ class SavedWeights:
         Raises:
             CheckpointError: tensors are missing, unknown or have another shape; the error lists all of them.
         """
-        wanted = {hf_name(name): tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        wanted = {hf_name(name): tuple(tensor.shape) for name, tensor in file_tensors(state(model))}
         found = {name: tuple(self.rows(name).get_shape()) for name in self._file}
         if model.config.tied_embeddings:
             found.pop("lm_head.weight", None)
@@ -165,8 +167,12 @@ def load_weights(
     """
     with SavedWeights(folder, digests) as saved:
         saved.require(model)
-        names = [name for name, _ in model.named_parameters()]
-        model.load_state_dict({name: saved.tensor(hf_name(name)).to(device, dtype) for name in names}, assign=True)
+        values = {}
+        for name, whole in state(model):
+            kind = dtype if isinstance(whole, Parameter) else whole.dtype  # a buffer keeps its precision
+            parts = [saved.tensor(hf_name(part)).to(device, kind) for part, _ in file_tensors([(name, whole)])]
+            values[name] = parts[0] if whole.dim() < 3 else torch.stack(parts)
+        model.load_state_dict(values, assign=True)
 
 
 def read_config(folder: Path, digests: Digests = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plinth.extensions import Catalogue
-from plinth.model import layer_types
+from plinth.model import layer_types, sparsity
 from plinth.model.architectures import architecture, published
 from plinth.model.parameters import Model, MuP, Published, RopeScaling
 
@@ -49,10 +49,14 @@ def required_files(names: Collection[str]) -> tuple[str, ...]:
 MUP_TYPE = "plinth-mup"
 SEPARATE_TYPE = "plinth-separate"
 OWN_TYPES = (MUP_TYPE, SEPARATE_TYPE)
-OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window", "rotary_fraction", "sinks")
+OWN_FIELDS = ("architecture", "qk_norm", "qkv_bias", "window", "rotary_fraction", "sinks", "experts")
 
 #: `model_type` that has attention sinks, and factors of its own for scores, embeddings, logits and residuals.
 GRANITE = "granite_swa"
+
+#: `model_type` whose configuration has a switch for the norm of queries and keys, and whose heads are half rotated by
+#: default.
+GLM = "glm4_moe"
 
 #: Fields of Hugging Face's configurations for which only one value is supported.
 _ONLY = {
@@ -120,6 +124,8 @@ def hf_config(
         **(_own_fields(model) if kind.model_type in OWN_TYPES else layer_types.fields(model, kind.model_type, scaling)),
         **({"partial_rotary_factor": model.rotary_fraction, "pad_token_id": None} if kind.partly_rotated else {}),
         **({"attention_multiplier": model.head_width**-0.5} if kind.model_type == GRANITE else {}),
+        **({"use_qk_norm": model.qk_norm} if kind.model_type == GLM else {}),
+        **sparsity.fields(model.experts, kind.model_type),
     }
 
 
@@ -203,7 +209,7 @@ def model_of(config: Mapping[str, Any]) -> Model:
         raise ValueError(f"model_type {kind!r}, expected one of {', '.join(sorted(known))}")
     config = _DEFAULTS | dict(config)
     rope = layer_types.rope_parameters(config)["full_attention"]
-    fraction = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    fraction = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.5 if kind == GLM else 1.0))
     only = _ONLY | ({} if kind == "phi3" else {"partial_rotary_factor": 1.0})
     for name, value in only.items():
         found = fraction if name == "partial_rotary_factor" else config.get(name, value)
@@ -218,6 +224,8 @@ def model_of(config: Mapping[str, Any]) -> Model:
         implied = {name: config[name] for name in OWN_FIELDS if name in config}
     else:
         implied = {**known[kind], "window": layer_types.window_of(config), "rotary_fraction": fraction}
+        implied |= {"experts": sparsity.experts_of(config)}
+        implied |= {"qk_norm": config.get("use_qk_norm", False)} if kind == GLM else {}
     return Model(
         layers=config["num_hidden_layers"],
         dim=width,

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from plinth.model.sparsity import Experts
 from plinth.records import Frozen, OneValue, internal
 
 
@@ -51,11 +52,18 @@ class SlidingWindow(Frozen):
 # - olmo2-1b, olmo2-7b: OLMo 2 (OLMo Team, arXiv:2501.00656, table 3, and the published configurations), with its
 #   initialization.
 # - olmo3-7b: OLMo 3 (OLMo Team, arXiv:2512.13961, and the published configuration) before its long-context extension.
+# - olmoe-1b-7b: OLMoE (Muennighoff et al., arXiv:2409.02060, table 10, and the published configuration).
+# - qwen3-30b-a3b: Qwen3-30B-A3B (Qwen Team, arXiv:2505.09388, table 2, and the published configuration).
 # - 350m: depth, width and heads of GPT-3 Medium (Brown et al., arXiv:2005.14165, table 2.1), with SwiGLU of three
 #   times the width and half as many key/value heads.
 # - 1m, 10m, 60m, 150m: ours, for tests, experiments on mixtures and scaling fits; head width 64 from 10m on.
 
-PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b", "olmo2-1b", "olmo2-7b", "olmo3-7b"]
+# fmt: off
+PresetName = Literal[
+    "1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b", "olmo2-1b", "olmo2-7b", "olmo3-7b", "olmoe-1b-7b",
+    "qwen3-30b-a3b",
+]
+# fmt: on
 
 
 class Shape(NamedTuple):
@@ -77,6 +85,8 @@ class Shape(NamedTuple):
     norm_eps: float = 1e-5
     init: str = "gpt2"
     window: SlidingWindow | None = None
+    experts: Experts | None = None
+    head_dim: int = 0
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `Model` that the preset fills in."""
@@ -96,10 +106,19 @@ PRESETS: dict[str, Shape] = {
     "olmo2-1b": Shape(16, 2048, 16, 16, 8192, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
     "olmo2-7b": Shape(32, 4096, 32, 32, 11008, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
     "olmo3-7b": Shape(32, 4096, 32, 32, 11008, 100278, 500000.0, False, "olmo2", True, 1e-6, "normal", SlidingWindow()),
+    "olmoe-1b-7b": Shape(
+        *(16, 2048, 16, 16, 1024, 50304, 10000.0, False, "olmoe", True, 1e-5, "trunc-normal-all"),
+        experts=Experts(count=64, active=8, ffn_dim=1024),
+    ),
+    "qwen3-30b-a3b": Shape(
+        *(48, 2048, 32, 4, 6144, 151936, 1000000.0, False, "llama", True, 1e-6),
+        experts=Experts(count=128, active=8, ffn_dim=768, normalize_top_k=True, auxiliary_coefficient=0.001),
+        head_dim=128,
+    ),
 }
 
 #: Names of architectures (`plinth.model.architectures`).
-ArchitectureName = Literal["llama", "olmo2"]
+ArchitectureName = Literal["llama", "olmo2", "olmoe"]
 
 #: Attention paths of training: `plinth.model.attention` describes each.
 AttentionPath = Literal["auto", "sdpa", "flex", "flash"]
@@ -178,7 +197,7 @@ class Model(Frozen):
         "llama",
         exclude_if=lambda name: name == "llama",
         description="`llama`: pre-norm blocks (Qwen2 with qkv_bias, Qwen3 with qk_norm). `olmo2`: norms on each "
-        "sublayer's output, and on queries and keys over all heads.",
+        "sublayer's output, and on queries and keys over all heads. `olmoe`: pre-norm with the latter, and experts.",
     )
     layers: int = Field(6, ge=1, description="Transformer blocks.")
     dim: int = Field(256, ge=8, description="Width of the residual stream.")
@@ -203,14 +222,17 @@ class Model(Frozen):
         exclude_if=lambda given: not given,
         description="Attention sinks: a learned logit per head in the denominator of the softmax, as in gpt-oss.",
     )
+    experts: Experts | None = Field(
+        None, exclude_if=lambda experts: experts is None, description="Mixture of experts in some or all layers."
+    )
     norm_eps: float = Field(1e-5, gt=0, description="Constant added to the mean square in RMSNorm.")
-    qk_norm: bool = Field(False, description="RMSNorm on queries and keys; always on for olmo2.")
+    qk_norm: bool = Field(False, description="RMSNorm on queries and keys; always on for olmo2 and olmoe.")
     qkv_bias: bool = Field(
         False, exclude_if=lambda biased: not biased, description="Biases of queries, keys and values, as in Qwen2."
     )
     tied_embeddings: bool = Field(True, description="Use one matrix for input and output embeddings.")
     document_mask: bool = Field(True, description="Prevent attention across document boundaries.")
-    init: Literal["gpt2", "normal", "trunc-normal", "megatron"] = Field(
+    init: Literal["gpt2", "normal", "trunc-normal", "trunc-normal-all", "megatron"] = Field(
         "gpt2", description="Distribution of initial weights; plinth/model/division.py describes each choice."
     )
     init_std: float = internal(0.02, gt=0, description="Standard deviation of initial weights; ignored by `megatron`.")
@@ -274,7 +296,7 @@ class Model(Frozen):
             return given
         shape = PRESETS.get(given.get("preset", ""))
         filled = given if shape is None else {**shape.fields(), **given}
-        implied = {"qk_norm": True} if filled.get("architecture") == "olmo2" else {}
+        implied = {"qk_norm": True} if filled.get("architecture") in ("olmo2", "olmoe") else {}
         return {**filled, **implied, **given}
 
     @model_validator(mode="after")
@@ -304,7 +326,34 @@ class Model(Frozen):
             raise ValueError(f"no published model has both rotary_fraction and {', '.join(against)}; remove one")
         if self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        if against := [text for text, given in self._unpublished_experts().items() if given]:
+            raise ValueError(f"no published model has {', '.join(against)}; change experts or remove it")
         return self
+
+    def _unpublished_experts(self) -> dict[str, bool]:
+        """Return the features that no published form of a mixture of experts has with this model's."""
+        experts, olmoe = self.experts, self.architecture == "olmoe"
+        if experts is None:
+            return {"architecture olmoe without experts": olmoe}
+        sigmoid = experts.score == "sigmoid"
+        return {
+            "experts in architecture olmo2": self.architecture == "olmo2",
+            "experts with a window, sinks, qkv_bias or rotary_fraction": bool(
+                self.window or self.sinks or self.qkv_bias or self.rotary_fraction < 1
+            ),
+            "experts of architecture olmoe with dense layers, shared experts or sigmoid scores": olmoe
+            and (experts.every > 1 or experts.dense_first > 0 or experts.shared > 0 or sigmoid),
+            "architecture olmoe with another head width than dim / heads": olmoe
+            and self.head_width * self.heads != self.dim,
+            f"architecture olmoe with ffn_dim {self.ffn_dim} and experts.ffn_dim {experts.ffn_dim}": olmoe
+            and self.ffn_dim != experts.ffn_dim,
+            "softmax scores with shared experts or a scale": not sigmoid
+            and (experts.shared > 0 or experts.scale != 1.0),
+            "softmax scores without qk_norm": not sigmoid and not self.qk_norm,
+            "sigmoid scores without shared experts": sigmoid and not experts.shared,
+            "sigmoid scores in every n-th layer": sigmoid and experts.every > 1,
+            f"experts in none of {self.layers} layers": not experts.sparse_layers(self.layers),
+        }
 
     def _not_in_phi3(self) -> dict[str, bool]:
         """Return the features that Phi-3, the published form with partly rotated heads, does not have."""
@@ -333,7 +382,7 @@ class BlockCounts(NamedTuple):
     """Parameter counts of one block, by component."""
 
     attention: int
-    feed_forward: int
+    feed_forward: int  # of a dense block
     norms: int
     biases: int = 0
 
@@ -355,6 +404,7 @@ class Published(NamedTuple):
     fields: Mapping[str, Any]
     windows: Literal["none", "every layer", "all or none", "listed"] = "none"  # listed: a kind for each layer
     partly_rotated: bool = False  # the configuration has a fraction of the head width that is rotated
+    experts: Literal["none", "softmax", "sigmoid"] = "none"  # scores of the experts
 
     def describes(self, model: Model) -> bool:
         """Return True if a model of this architecture can be exported under this type."""
@@ -363,6 +413,7 @@ class Published(NamedTuple):
         windows["all or none"] = windows["none"] or windows["every layer"]
         return (
             windows[self.windows]
+            and self.experts == (model.experts.score if model.experts else "none")
             and self.partly_rotated == (model.rotary_fraction < 1)
             and self.fields.get("sinks", False) == model.sinks
             and all(getattr(model, key) == value for key, value in self.fields.items())

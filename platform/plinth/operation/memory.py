@@ -86,6 +86,7 @@ def states(
     whole: int = 0,
     optimizer: Optimizer = ADAMW,
     matrices: int = 0,
+    divided: int | None = None,
 ) -> States:
     """Return the bytes of parameters, gradients and optimizer state on one of `ranks` ranks; ZeRO divides them over
     these ranks.
@@ -93,16 +94,18 @@ def states(
     Args:
         parameters: parameters of the rank's part of the model; `matrices` of them are in the blocks.
         at_once: True if a gradient is reduced as soon as it is computed, in the only micro batch of a step.
+        divided: parameters that the ranks divide; more than `parameters` if they divide experts first.
         whole: parameters that ZeRO-3 does not divide between steps.
     """
-    width, share = _width(precision), -(-parameters // ranks)
+    divided = parameters if divided is None else divided
+    width, share = _width(precision), -(-divided // ranks)
     masters = 0 if precision == "fp32" and zero_stage == 0 else parameters
     kept = masters + 2 * parameters - (matrices if is_muon(optimizer) else 0)
     kept += 0 if optimizer.ema_decay is None else parameters
     return States(
         parameters=(share + whole if zero_stage == 3 else parameters) * width,
         gradients=4 * (share if zero_stage > 1 or at_once else parameters + (share if zero_stage else 0)),
-        optimizer=4 * (-(-kept // ranks) if zero_stage else kept),
+        optimizer=4 * (-(-kept * divided // (ranks * parameters)) if zero_stage else kept),
     )
 
 
@@ -137,11 +140,11 @@ def per_device(
     own = parameters_of_rank(model, vocab_size, parallel)
     replicas = max(1, ranks // (parallel.tensor * parallel.pipeline))
     at_once = overlaps(parallel, gpu=gpu) and accumulation == 1
-    whole = undivided_by_zero3(model, vocab_size)
+    whole, undivided = undivided_by_zero3(model, vocab_size), parallel.model_copy(update={"expert": 1})
     matrices = matrices_of_rank(model, vocab_size, parallel)
     held = states(
         own, ranks=replicas, zero_stage=stage, precision=precision, at_once=at_once, whole=whole, optimizer=optimizer,
-        matrices=matrices,
+        matrices=matrices, divided=parameters_of_rank(model, vocab_size, undivided),
     )  # fmt: skip
     tokens = micro_batch * sequence_tokens // parallel.sequence
     host, parameters, gradients, kept = 0, held.parameters, held.gradients, held.optimizer
@@ -162,7 +165,10 @@ def per_device(
     )
     if not private:
         return used
-    largest, share = 4 * max(vocab_size, model.ffn_dim) * model.dim, -(-own // replicas) if stage else 0
+    largest, share = (
+        4 * max(vocab_size * model.dim, largest_matrix(model, parallel)),
+        -(-own // replicas) if stage else 0,
+    )
     clipping = {"gradients": (4 + (width if stage else 4)) * own, "buffers": 2 * largest}
     moving = used.buffers - (largest if at_once else 0)  # received gradients replace their part of the sum
     backward = {"gradients": 4 * (own + share), "activations": 0, "logits": 0, "buffers": moving}
@@ -182,7 +188,21 @@ def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int
 def matrices_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
     """Return the number of parameters in the blocks' matrices on the largest rank."""
     whole, layers = counts.parameters(model, vocab_size), -(-model.layers // parallel.pipeline)
-    return -(-((whole.attention + whole.feed_forward) * layers // model.layers) // parallel.tensor)
+    others = experts_of(model) - experts_of(model) // parallel.expert
+    return -(-((whole.attention + whole.feed_forward - others) * layers // model.layers) // parallel.tensor)
+
+
+def experts_of(model: Model) -> int:
+    """Return the number of parameters in all experts that tokens are sent to."""
+    experts = model.experts
+    return 3 * model.dim * experts.ffn_dim * experts.count * experts.sparse_layers(model.layers) if experts else 0
+
+
+def largest_matrix(model: Model, parallel: Parallel) -> int:
+    """Return the number of elements of the largest parameter of a block on one rank. All experts are one parameter."""
+    experts = model.experts
+    stacked = experts.count * experts.ffn_dim // parallel.expert if experts else 0
+    return max(model.ffn_dim, stacked) * model.dim
 
 
 def is_muon(optimizer: Optimizer) -> bool:
@@ -232,7 +252,7 @@ def _buffers(
     """
     stage, share, overlapped = parallel.zero_stage, -(-own // replicas), overlaps(parallel, gpu=gpu)
     at_once = overlapped and accumulation == 1
-    largest = max(vocab_size * model.dim, model.ffn_dim * model.dim) // parallel.tensor
+    largest = max(vocab_size * model.dim, largest_matrix(model, parallel)) // parallel.tensor
     moving = _moving(parallel, min(parallel.reduce_bucket_elements, own), largest, precision, overlapped)
     if stage == 1 and at_once:
         moving += 4 * largest  # in FP32 when received
@@ -267,10 +287,15 @@ def _moving(parallel: Parallel, bucket: int, largest: int, precision: Precision,
 
 def undivided_by_zero3(model: Model, vocab_size: int) -> int:
     """Return the number of elements in parameters that are too small for ZeRO-3 to divide between steps."""
-    head, dim = model.head_width, model.dim
-    matrices = [model.heads * head * dim] * 2 + [model.kv_heads * head * dim] * 2 + [model.ffn_dim * dim] * 3
+    head, dim, experts = model.head_width, model.dim, model.experts
+    sparse = experts.sparse_layers(model.layers) if experts else 0
+    attention = [model.heads * head * dim] * 2 + [model.kv_heads * head * dim] * 2
+    matrices = model.layers * attention + (model.layers - sparse) * [model.ffn_dim * dim] * 3
+    if experts:
+        shared = [experts.shared * experts.ffn_dim * dim] * 3
+        matrices += sparse * [experts.count * dim, *[experts.count * experts.ffn_dim * dim] * 3, *shared]
     ends = [vocab_size * dim] * (1 if model.tied_embeddings else 2)
-    small = model.layers * sum(n for n in matrices if n <= PERSISTENT_ELEMENTS)
+    small = sum(n for n in matrices if n <= PERSISTENT_ELEMENTS)
     return small + sum(n for n in ends if n <= PERSISTENT_ELEMENTS) + counts.parameters(model, vocab_size).norms
 
 
@@ -291,6 +316,7 @@ def _width(dtype: str) -> int:
 #     (2 H E w + 2 K E w + 4 H) / t  queries, attention's output, keys, values, the scores' normalizer; over sequence
 #                                    ranks the output twice (as made, as received) and keys, values as often as repeated
 #     4 F w / t                      gate, its SiLU, up, their product
+#     k (2 D + 4 F / t) w + 8 N      with experts: also the rows sent to each, its outputs, and the router's scores
 #
 # A recomputed block keeps only its input (Chen et al., arXiv:1604.06174), and one block at a time has all of its
 # tensors. A pipeline's first stage keeps the activations of min(p, micro batches) micro batches (Narayanan et al.,
@@ -349,7 +375,19 @@ def block(model: Model, parallel: Parallel, width: int, gpu: bool) -> int:
     times = repeats(heads, kv_heads, parallel.sequence) if divided else 1
     norms = sum(_norm(norm, tensor, width, gpu) for norm in architecture(model.architecture).norms(model))
     attention = ((3 if divided else 2) * heads + 2 * kv_heads * times) * head * width + 4 * heads
-    return 2 * model.dim * width + norms + attention + 4 * (model.ffn_dim // tensor) * width
+    return 2 * model.dim * width + norms + attention + _feed_forward(model, tensor, width)
+
+
+def _feed_forward(model: Model, tensor: int, width: int) -> int:
+    """Return the mean bytes over all layers that a feed-forward keeps per token, with an even load of experts."""
+    dense, experts = 4 * (model.ffn_dim // tensor) * width, model.experts
+    if experts is None:
+        return dense
+    routed = experts.active * (2 * model.dim + 4 * experts.ffn_dim // tensor) * width
+    shared = 4 * (experts.shared * experts.ffn_dim // tensor) * width
+    router = 4 * experts.count * (1 + (experts.z_loss_coefficient > 0)) + experts.active * (16 + width)
+    sparse = experts.sparse_layers(model.layers)
+    return ((model.layers - sparse) * dense + sparse * (routed + shared + router)) // model.layers
 
 
 def _norm(norm: Norm, tensor: int, width: int, gpu: bool) -> int:

@@ -106,6 +106,7 @@ class RunMetrics:
     last_time: float
     last_step: int
     probes: Mapping[str, Series] = field(default_factory=dict)  # bits per byte of the right answers
+    experts: Mapping[str, Series] = field(default_factory=dict)  # largest load of an expert, by sparse layer
     controls: Mapping[str, Series] = field(default_factory=dict)  # the same answers where nothing leads to them
 
 
@@ -117,6 +118,7 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
     probes: dict[str, Series] = defaultdict(Series)
     controls: dict[str, Series] = defaultdict(Series)
     layers: dict[str, Series] = defaultdict(Series)
+    experts: dict[str, Series] = defaultdict(Series)
     marks: list[EventMark] = []
     at_step, saved_at, ranks = 0, math.nan, math.nan
     for event in measured:
@@ -125,10 +127,10 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
         if kind == "run_started":
             ranks = float(event["ranks"])
             saved_at = float(event["time"]) if math.isnan(saved_at) else saved_at
-            for one in (*series.values(), *layers.values()):
+            for one in (*series.values(), *layers.values(), *experts.values()):
                 one.add(event, None)  # a gap in the line where no process trained
         elif kind == "step":
-            _step(event, series, layers, saved_at)
+            _step(event, series, layers, experts, saved_at)
             series["ranks"].add(event, ranks)
         elif kind == "devices":
             _devices({"step": at_step, **event}, series)
@@ -153,6 +155,7 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
         probes=dict(probes),
         controls=dict(controls),
         layers=dict(layers),
+        experts=dict(experts),
         marks=marks,
         cost=cost(measured),
         events=measured,
@@ -163,7 +166,9 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
 
 
 #: Fields that only programs read, or that another part of the page shows.
-_HIDDEN = frozenset({"event", "seq", "time", "documents", "layers", "signals", "sources", "buckets", "number"})
+_HIDDEN = frozenset(
+    {"event", "seq", "time", "documents", "layers", "experts", "signals", "sources", "buckets", "number"}
+)
 
 
 def words(event: Event, hidden: Iterable[str] = ()) -> str:
@@ -222,7 +227,13 @@ def cost(events: Sequence[Event]) -> Cost:
     )
 
 
-def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], saved_at: float) -> None:
+def _step(
+    event: Event,
+    series: dict[str, Series],
+    layers: dict[str, Series],
+    experts: dict[str, Series],
+    saved_at: float,
+) -> None:
     for name in ("loss", "loss_ema", "grad_norm", "lr", "tokens_per_s", "tokens"):
         if name in event:
             series[name].add(event, event[name])
@@ -236,6 +247,12 @@ def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], sa
     for part in PARTS if "parts" in event else ():
         series[f"part:{part}"].add(event, event["parts"].get(part, 0.0) / seconds)
     series["checkpoint_age_s"].add(event, max(0.0, float(event["time"]) - saved_at))
+    if health := event.get("experts"):
+        for name in ("most", "idle", "entropy"):
+            series[f"experts_{name}"].add(event, health[name])
+        by_layer = health["by_layer"]
+        for layer, value in zip(by_layer["layers"], by_layer["most"], strict=True):
+            experts[str(layer)].add(event, value)
     measured = event.get("layers")
     if measured:
         for name, value in zip(measured["names"], measured.get("grad_norm", ()), strict=False):

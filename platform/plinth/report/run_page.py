@@ -156,6 +156,12 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
         sections.panel(measured, about.over_seeds),
         Panel("grad_norm", "gradient norm", [
             PanelLine("global", s.get("grad_norm", Series()), PALETTE[2])], number, log=True),
+        Panel("experts_load", "largest load of an expert, relative to its layer's mean", [
+            PanelLine("load", s.get("experts_most", Series()), PALETTE[3])], number, height=64),
+        Panel("experts_idle", "idle experts, over all layers", [
+            PanelLine("experts", s.get("experts_idle", Series()), PALETTE[5])], number, zero=True, height=64),
+        Panel("experts_entropy", "mean entropy of the routers, in nats", [
+            PanelLine("entropy", s.get("experts_entropy", Series()), PALETTE[1])], number, height=64),
         Panel("lr", "learning rate", [PanelLine("rate", s.get("lr", Series()), MUTED)], number, zero=True, height=64),
         Panel("tokens_per_s", "tokens per second", [PanelLine("all ranks", speed, PALETTE[1])], style.count, zero=True),
         Panel("mfu", "model FLOPs utilization" if peak else "model FLOP/s of one rank",
@@ -198,6 +204,10 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
     if measured.layers:
         drawn = panels.heat(measured.layers, scale, measured.marks, "gradient norm by layer")
         made.append({"key": "layers", "title": "gradient norm by layer, darker is larger", "svg": drawn})
+    if measured.experts:
+        title = "largest load of an expert by layer"
+        drawn = panels.heat(measured.experts, scale, measured.marks, title, "experts")
+        made.append({"key": "experts", "title": f"{title}, relative to the mean; darker is larger", "svg": drawn})
     divided = sections.stretches(measured, scale)
     if divided:
         made.append({"key": "parts", "title": "parts of a step, of the leading rank", **sections.drawn(divided, scale)})
@@ -376,7 +386,8 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
     batch = f"{' to '.join(f'{size:,}' for size in sizes)} tokens per step in sequences of {config.sequence_tokens:,}"
     device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
     place = f"{counted(config.ranks, 'rank')} ({device})"
-    shape = f"{model.layers} layers of {model.dim}, {parameters.total:,} parameters"
+    active = f", of which {parameters.active:,} are active" if model.experts else ""
+    shape = f"{model.layers} layers of {model.dim}, {parameters.total:,} parameters{active}"
     how = f"ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"
     if config.trainer is not None:
         how = f"trained by `{' '.join(config.trainer.command)}` on {place}; resume: {UNPROVED}"

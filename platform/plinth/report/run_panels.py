@@ -133,7 +133,9 @@ def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
     return _with_titles(text, marks)
 
 
-def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark], title: str) -> str:
+def heat(
+    rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark], title: str, key: str = "layers"
+) -> str:
     """Draw a heat map with one row per layer and one column per interval.
 
     Darker cells have larger values. The color scale is logarithmic and shared by all rows.
@@ -141,7 +143,7 @@ def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark]
     reduced = {name: _columns(scale, series, 240) for name, series in rows.items()}
     if not any(high > 0 for columns in reduced.values() for _, _, high in columns):
         return ""
-    text = svg(_cells, reduced, scale, marks, title=title, key="layers", tight=False, curves=[scale.frame(0, title)])
+    text = svg(_cells, reduced, scale, marks, title=title, key=key, tight=False, curves=[scale.frame(0, title)])
     return _with_titles(text, marks)
 
 

@@ -13,7 +13,8 @@
     callbacks/  the calls above for transformers, Lightning and OLMo-core; import them by module
 
 Each rank needs torch and the base installation. The trainer computes the steps, so its candidate states that a resume
-is not proved. Plinth replays sampled steps as proof of order and data (forensics.sampled). Does not belong here: data order (tokens), Plinth's own loop (training).
+is not proved. Plinth replays sampled steps as proof of order and data (forensics.sampled). Does not belong here: data
+order (tokens), Plinth's own loop (training).
 """
 
 from plinth.sdk.rank_run import Run, run

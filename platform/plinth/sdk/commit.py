@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from plinth.errors import CheckpointError, PlinthError
+from plinth.model.division import file_tensors, state
 from plinth.model.folder import SavedWeights, described_model, read_config
 from plinth.model.hugging_face import CONFIG, INDEX, hf_config, hf_name, model_of
 from plinth.storage.atomic import named_failures, write_bytes
@@ -195,7 +196,7 @@ def _parameters_sha256(run: Run, folder: Path) -> str:
         )
     with SavedWeights(folder) as saved:
         saved.require(found)
-        names = sorted(name for name, _ in found.named_parameters())
+        names = sorted(name for name, _ in file_tensors(state(found)))
         beat = Pulse(run.directory.events)
         return digest_of_lines(line_of(name, saved.tensor(hf_name(name)), beat) for name in names)
 

@@ -25,6 +25,8 @@ from torch import Tensor
 from plinth.compute import context
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError
+from plinth.model.division import file_tensors
+from plinth.model.experts import BIAS
 from plinth.model.hugging_face import CONFIG, WEIGHTS, config_text, hf_config, hf_name
 from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage import tensor_file
@@ -140,20 +142,26 @@ def _require(steps: Sequence[int], weights: Sequence[float]) -> None:
 def _write(path: Path, states: Sequence[ShardedState], weights: Sequence[float], kind: str) -> None:
     names = sorted(states[0].names, key=hf_name)
     for state in states:
-        lacking = [name for name in names if kind not in state.kinds_of(name)] or sorted(state.names ^ set(names))
+        lacking = [name for name in names if _kind(name, kind) not in state.kinds_of(name)]
+        lacking = lacking or sorted(state.names ^ set(names))
         if lacking:
             raise CheckpointError(
                 f"{state.folder} has no {kind} of {lacking[0]}", expected="the same parameters in every checkpoint"
             )
-    shapes = {name: states[0].shape_of(name) for name in names}
-    sizes = {hf_name(name): ("F32", shape, 4 * torch.Size(shape).numel()) for name, shape in shapes.items()}
+    whole = ((name, torch.empty(states[0].shape_of(name), device="meta")) for name in names)
+    sizes = {hf_name(name): ("F32", tuple(one.shape), 4 * one.numel()) for name, one in file_tensors(whole)}
 
     def pieces() -> Iterator[memoryview]:
         yield memoryview(tensor_file.header(sizes, {"format": "pt"}))
         for name in names:
-            yield _mean(states, weights, name, kind).contiguous().view(-1).numpy().data
+            yield _mean(states, weights, name, _kind(name, kind)).contiguous().view(-1).numpy().data
 
     tensor_file.write_chunks(path, pieces())
+
+
+def _kind(name: str, kind: str) -> str:
+    """Return the kind of state to average for a tensor. The balancing state of experts has no moving average."""
+    return MASTER if name.endswith(BIAS) else kind
 
 
 def _mean(states: Sequence[ShardedState], weights: Sequence[float], name: str, kind: str) -> Tensor:

@@ -60,6 +60,7 @@ class StepBatch:
         scored_tokens: number of scored targets in the whole step, over all ranks; None if all targets are scored.
         hook_inputs: [A] additional input of each hook that reads more than the text, by the hook's name.
         examination: examination of the rows, if the loading thread has examined them.
+        streams: names of the streams by number.
         numbered: True if each row has a number in the global batch; False if a step is an unordered set of rows.
     """
 
@@ -68,6 +69,7 @@ class StepBatch:
     scored_tokens: int | None = None
     beside: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     examination: Examination | None = None
+    streams: tuple[str, ...] = ()
     numbered: bool = True
 
     @classmethod
@@ -152,7 +154,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         micro = tuple(share.micro_batch(each, micro_sequences) for each in range(count))
         total = None if share.unscored is None else share.scored_tokens
         beside = {name: reading(share.step, len(share)) for name, reading in reads.items()}
-        batch = StepBatch(micro, config.steps.length(share.step), total, beside)
+        batch = StepBatch(micro, config.steps.length(share.step), total, beside, streams=tuple(names))
         streams = [names[number] for number in share.streams.tolist()]
         return replace(batch, examination=examined(batch, config, place, streams))
 

@@ -31,7 +31,8 @@ from plinth.records import Frozen
 #: Fields of a checkpoint's state and of a step event, which hooks must not use as names.
 RESERVED = (
     *("loss_ema", "guard", "slices", "step", "seq", "time", "event", "loss", "grad_norm", "lr", "batch", "tokens"),
-    *("tokens_per_s", "data_wait_s", "step_s", "parts", "besides", "slowest", "layers", "vetoed", "redone"),
+    *("tokens_per_s", "data_wait_s", "step_s", "parts", "besides", "slowest", "layers", "experts", "vetoed"),
+    "redone",
 )
 
 

@@ -205,7 +205,8 @@ def require_same_vocabulary(store: Store, initial: Manifest, tokenizer: Manifest
 
 
 def _shape(model: Model) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in SHAPE} | {"head_dim": model.head_width}
+    experts = None if model.experts is None else model.experts.form
+    return {name: getattr(model, name) for name in SHAPE} | {"head_dim": model.head_width, "experts": experts}
 
 
 def _listed(values: Mapping[str, Any], names: list[str]) -> str:

@@ -299,6 +299,8 @@ class TrainingRun:
         config, step = self.config, measured.step
         layers = self.trainer.engine.stats.at(step)
         by_layer: dict[str, Any] = {} if layers is None else {"layers": layers.event()}
+        experts = None if self.trainer.engine.balance is None else self.trainer.engine.balance.at(step)
+        by_layer |= {} if experts is None else {"experts": experts.event()}
         compared = self.stragglers.at(step)
         slowest: dict[str, Any] = {}
         if compared:

@@ -111,6 +111,8 @@ class Trainer:
         if self.engine.average is not None:
             self.engine.average.weight = step_weight(self.config.optimizer, self.config.step_tokens(step))
         self.engine.stats.begin(step)
+        if self.engine.balance is not None:
+            self.engine.balance.begin(step, batch.streams)
         self.engine.rotate_at(step)
         numbers = self.engine.train_step(batch, rate)
         marks = clock.end()  # before the copy whose end the host waits for: with it they have passed
@@ -123,6 +125,8 @@ class Trainer:
         fields = {name: getattr(measured, name) for name in JUDGED}
         if layers is not None:
             fields |= {"gradients": layers.named("grad_norm"), "activations": layers.named("rms")}
+        if self.engine.balance is not None and (experts := self.engine.balance.at(measured.step)) is not None:
+            fields["idle_experts"] = experts.idle()
         policy = self.config.guard.screening
         if policy is not None:
             fields["screened"] = findings(policy, measured.broken, self.config.steps.batch(measured.step - 1))

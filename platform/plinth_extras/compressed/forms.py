@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.extensions import require
+from plinth.model.division import file_tensors, state
 from plinth.model.folder import SavedWeights, described_model, read_config
 from plinth.model.hugging_face import CONFIG, TOKENIZER, WEIGHTS, config_text, hf_name, model_of
 from plinth.storage import tensor_file
@@ -275,7 +276,8 @@ def restore(form: str, plain: Path, folder: Path, to: Path) -> None:
         IntegrityError: the form lacks a tensor of the model, or has a tensor that the model does not have.
     """
     config = read_config(plain)
-    shapes = {hf_name(name): tuple(one.shape) for name, one in described_model(config, plain).named_parameters()}
+    model = described_model(config, plain)
+    shapes = {hf_name(name): tuple(one.shape) for name, one in file_tensors(state(model))}
     found = dict(_checked(FORMS[form].read(plain, folder, form), shapes, folder))
     lacking = sorted(set(shapes) - set(found))
     if lacking:

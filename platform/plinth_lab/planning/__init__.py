@@ -236,6 +236,9 @@ def _show(made: TrainingPlan) -> None:
     output.facts(
         {
             "parameters": f"{made.parameters:,} ({made.parameters_without_embeddings:,} without embeddings)",
+            **(
+                {} if made.active_parameters == made.parameters else {"active": f"{made.active_parameters:,} per token"}
+            ),
             "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
             "FLOPs": f"{made.flops_exact:.3g} by PaLM's formula, {made.flops_causal:.3g} causal, "
             f"{made.flops_hardware:.3g} on the hardware, {made.flops_6nd:.3g} as 6 N D",

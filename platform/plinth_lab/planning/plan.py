@@ -84,6 +84,7 @@ class TrainingPlan(Frozen):
     recipe: str
     preset: str | None
     parameters: int
+    active_parameters: int  # that one token uses: all without experts
     parameters_without_embeddings: int
     parameters_by_place: architectures.ParameterCounts
     vocab_size: int
@@ -166,6 +167,7 @@ def plan(
         recipe=recipe.name,
         preset=training.model.preset,
         parameters=counted.total,
+        active_parameters=counted.active,
         parameters_by_place=counted,
         parameters_without_embeddings=counted.total - counted.embedding - counted.output,
         vocab_size=vocabulary,
@@ -174,7 +176,7 @@ def plan(
         steps=steps,
         tokens=tokens,
         unused_tokens=mixture.total_tokens - tokens,
-        tokens_per_parameter=tokens / counted.total,
+        tokens_per_parameter=tokens / counted.active,
         flops_per_token_6n=rule,
         flops_per_token_exact=exact,
         flops_6nd=rule * tokens,
@@ -244,7 +246,8 @@ def _division(parallel: Parallel, ranks: int) -> str:
     """Describe the parallel layout in words, by its degrees above 1."""
     degrees = {"data": parallel.data_ranks(ranks)}
     degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
-    return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
+    found = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
+    return found + (f", experts over {parallel.expert} data ranks" if parallel.expert > 1 else "")
 
 
 def _state(training: Training) -> str:
@@ -296,7 +299,7 @@ def _assumptions(
     document_tokens: int | None,
 ) -> tuple[str, ...]:
     lines = [
-        "6 N D counts all parameters including embeddings; the backward pass costs twice the forward pass",
+        "6 N D counts all parameters that a token uses and embeddings; the backward pass costs twice the forward pass",
         "FLOPs by PaLM's formula include attention over the whole square; causal FLOPs include the keys that a token "
         "sees, "
         + _documents(recipe.training, document_tokens)

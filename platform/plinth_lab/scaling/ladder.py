@@ -14,6 +14,10 @@ after Porian et al. 2406.19146), for N parameters without embeddings:
 With `mup_base_dim`, the recipe has the same learning rate for all widths, and muP scales it. OLMo-core gets all
 horizons from one run that decays and warms up again. Here each horizon is a separate run, and its cost is counted.
 
+With `experts`, every size has a mixture of experts with the active parameters of the dense preset; N is the number of
+active parameters. The joint law of Ludziejewski et al. 2502.05172, L(N, D, E) with E experts, is the fitted law of N
+and D if E is the same in all runs.
+
 As an experiment, a law fitted to the smaller sizes predicts the held-out size:
 
     runs of the smaller sizes -> horizons -> law -> forecast, stored before the held-out size starts
@@ -32,7 +36,8 @@ from pydantic import Field, model_validator
 
 from plinth.errors import RequestError
 from plinth.model.architectures import flops_exact, parameters
-from plinth.model.parameters import Model, PresetName
+from plinth.model.parameters import PRESETS, Model, PresetName
+from plinth.model.sparsity import Experts
 from plinth.records import Frozen, Manifest
 from plinth_lab.experiments.arms import Arm
 from plinth_lab.scaling.fit import DRAWS, ScalingFit, ScalingRun, fit
@@ -53,6 +58,7 @@ class LadderDesign(Frozen):
     sequence_tokens: int = Field(ge=8)
     batch_multiple: int = Field(4, ge=1)  # sequences: ranks x micro batch
     decay_fraction: float = Field(0.1, gt=0, lt=0.5)
+    experts: Experts | None = None  # `ffn_dim` follows from the size
     mup_base_dim: int | None = Field(None, ge=8)
     mup_lr: float | None = Field(None, gt=0)
 
@@ -69,7 +75,8 @@ class Rung(Frozen):
     """One run of a scaling ladder. `flops` are exact training FLOPs; `overlay` has the recipe keys of the run."""
 
     name: str
-    params: int  # all of them: N of the law
+    params: int  # N of the law: all, or with experts the active ones
+    total_params: int
     tokens: int
     flops: int
     overlay: Mapping[str, Any]
@@ -97,10 +104,16 @@ def learning_rate(params: int) -> float:
 
 
 def _rung(design: LadderDesign, size: PresetName, horizon: float) -> Rung:
-    mup = {} if design.mup_base_dim is None else {"mup": design.mup_base_dim}
-    model = Model.model_validate({"preset": size, **mup})
+    chosen: dict[str, Any] = {"preset": size}
+    if design.mup_base_dim is not None:
+        chosen["mup"] = design.mup_base_dim
+    if design.experts is not None:
+        uses = design.experts.active + design.experts.shared
+        experts = design.experts.model_copy(update={"ffn_dim": PRESETS[size].ffn_dim // uses})
+        chosen |= {"qk_norm": True, "experts": experts.model_dump(exclude_defaults=True)}
+    model = Model.model_validate(chosen)
     counted = parameters(model, design.vocab_size)
-    inner = counted.attention + counted.feed_forward + counted.norms
+    inner = counted.products + counted.norms
     whole = design.sequence_tokens * design.batch_multiple
     batch = max(1, round(batch_tokens(inner) / whole)) * whole
     steps = max(1, round(horizon * design.tokens_per_parameter * inner / batch))
@@ -114,13 +127,14 @@ def _rung(design: LadderDesign, size: PresetName, horizon: float) -> Rung:
     }
     return Rung(
         name=f"{size}-{horizon:g}x".replace(".", "_"),
-        params=counted.total,
+        params=counted.active,
+        total_params=counted.total,
         tokens=tokens,
         flops=flops_exact(model, design.vocab_size, design.sequence_tokens) * tokens,
         overlay={
             "mixture": {"total_tokens": tokens, "sequence_tokens": design.sequence_tokens},
             "training": {
-                "model": {"preset": size, **mup},
+                "model": chosen,
                 "optimizer": optimizer,
                 "global_batch_sequences": batch // design.sequence_tokens,
             },
@@ -173,8 +187,8 @@ def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:
 
 
 def size(arm: Arm) -> int:
-    """Return the total number of parameters of a run's model, for the vocabulary size in the recipe."""
-    return parameters(arm.recipe.training.model, arm.recipe.tokenizer.vocab_size).total
+    """Return the number of parameters that a token uses in a run's model, for the vocabulary size in the recipe."""
+    return parameters(arm.recipe.training.model, arm.recipe.tokenizer.vocab_size).active
 
 
 def forecast(arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *, draws: int = DRAWS) -> LadderForecast:

@@ -354,8 +354,9 @@ def _bought(
 
 
 def _presets() -> dict[str, int]:
-    """Return the number of parameters of every model preset, with the preset's own vocabulary."""
+    """Return the number of parameters of every dense model preset, with the preset's own vocabulary."""
     return {
         name: parameters(Model.model_validate(shape.fields()), shape.vocab_size).total
         for name, shape in PRESETS.items()
+        if shape.experts is None
     }

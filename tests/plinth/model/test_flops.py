@@ -82,6 +82,24 @@ def test_forms_with_the_products_of_llama(form: dict[str, float]) -> None:
     assert _counted(config, 101, 0) == ROWS * TOKENS * architectures.flops_exact(config, 101, TOKENS)
 
 
+#: Model with softmax scores and dense layers, and one with sigmoid scores and shared experts.
+MIXED = {
+    "softmax": DENSE | {"qk_norm": True, "experts": {"count": 5, "active": 2, "ffn_dim": 40, "every": 2}},
+    "sigmoid": DENSE
+    | {"experts": {"count": 5, "active": 3, "ffn_dim": 32, "score": "sigmoid", "shared": 2, "dense_first": 1}},
+}
+
+
+@pytest.mark.parametrize("form", list(MIXED))
+@pytest.mark.parametrize("every", [0, 1, 3])
+def test_experts_cost_what_a_token_uses(form: str, every: int) -> None:
+    config = Model.model_validate(MIXED[form])
+    planned = architectures.flops_hardware(config, 101, [TOKENS] * 4, every=every, fused=False)
+    assert _counted(config, 101, every) == ROWS * TOKENS * planned
+    if not every:
+        assert planned == architectures.flops_exact(config, 101, TOKENS)
+
+
 @pytest.mark.parametrize("window", [1, 4, 6, 40])
 def test_a_window_needs_the_keys_that_its_mask_leaves(window: int) -> None:
     lengths = [1, 5, 7, 3]

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
+from plinth.model.division import state
 from plinth.model.export import export_model
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import hf_config, model_of
 from plinth.model.parameters import Model, MuP, RopeScaling, SlidingWindow
+from plinth.model.sparsity import Experts
 from tests.model_folder import byte_level, save_model, scrambled
 from tests.peers import Peer
 
@@ -33,6 +35,9 @@ LAST: tuple[Literal["sliding", "full"], ...] = ("full", "sliding", "sliding")
 WINDOW = SlidingWindow(tokens=7)
 LOCAL = SlidingWindow(tokens=5, layers=("sliding", "sliding", "full"), rope_theta=90.0)
 YARN = RopeScaling(kind="yarn", factor=4.0, original_tokens=16, beta_fast=4.0)
+QWEN3 = BASE.model_copy(update={"qk_norm": True})
+OLMOE = BASE.model_copy(update={"architecture": "olmoe", "qk_norm": True})
+SIGMOID = Experts(count=6, active=2, ffn_dim=24, shared=1, score="sigmoid", balancing="loss_free")
 KINDS = {
     "tied": BASE,
     "untied": BASE.model_copy(update={"tied_embeddings": False}),
@@ -75,6 +80,30 @@ KINDS = {
     ),
     "olmo3, yarn everywhere": OLMO2.model_copy(update={"layers": 4, "window": WINDOW, "rope_scaling": YARN}),
     "olmo3, local positions": OLMO2.model_copy(update={"window": LOCAL, "kv_heads": 8}),
+    "qwen3 moe": QWEN3.model_copy(update={"experts": Experts(count=6, active=2, ffn_dim=24, normalize_top_k=True)}),
+    "qwen3 moe, wide heads, first and every second layer dense": QWEN3.model_copy(
+        update={
+            "layers": 5,
+            "head_dim": 16,
+            "rope_scaling": YARN,
+            "tied_embeddings": False,
+            "experts": Experts(count=5, active=5, ffn_dim=40, every=2, dense_first=2, auxiliary_coefficient=0.001),
+        }
+    ),
+    "olmoe": OLMOE.model_copy(update={"experts": Experts(count=8, active=3, ffn_dim=96)}),
+    "olmoe, every head its own keys, top 1": OLMOE.model_copy(
+        update={"kv_heads": 8, "tied_embeddings": False, "experts": Experts(count=8, active=1, ffn_dim=96)}
+    ),
+    "glm4 moe": BASE.model_copy(update={"experts": SIGMOID}),
+    "glm4 moe, qk norm, dense layer, two shared": QWEN3.model_copy(
+        update={
+            "head_dim": 16,
+            "kv_heads": 1,
+            "experts": SIGMOID.model_copy(
+                update={"shared": 2, "dense_first": 1, "scale": 2.5, "normalize_top_k": True, "active": 3}
+            ),
+        }
+    ),
     "olmo3, window of a whole row": OLMO2.model_copy(
         update={"window": SlidingWindow(tokens=LENGTH, layers=("full", "sliding", "sliding"))}
     ),
@@ -82,6 +111,9 @@ KINDS = {
 
 
 def class_of(config: Model) -> str:
+    if config.experts:
+        softmax = "Olmoe" if config.architecture == "olmoe" else "Qwen3Moe"
+        return "Glm4Moe" if config.experts.score == "sigmoid" else softmax
     if config.architecture == "olmo2":
         return "Olmo3" if config.window else "Olmo2"
     if config.rotary_fraction < 1 or config.sinks:
@@ -118,7 +150,7 @@ def export(parameters: dict[str, Tensor], config: Model, directory: Path) -> Non
 
 def published(model: Decoder, directory: Path) -> Path:
     """Write a checkpoint, and export it if other programs read other tensors."""
-    export(dict(model.named_parameters()), model.config, directory / "saved")
+    export(dict(state(model)), model.config, directory / "saved")
     if model.config.rotary_fraction == 1:
         return directory / "saved"
     byte_level(["text"], VOCABULARY).save(str(directory / "saved" / "tokenizer.json"))
@@ -159,7 +191,7 @@ def test_what_our_decoder_does_not_compute_is_refused(tmp_path: Path) -> None:
     shape |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 32}
     rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
     yarn = rope | {"rope_type": "yarn", "original_max_position_embeddings": 16, "truncate": False}
-    known = "granite_swa, llama, ministral, mistral, olmo2, olmo3, phi3, qwen2, qwen3"
+    known = "glm4_moe, granite_swa, llama, ministral, mistral, olmo2, olmo3, olmoe, phi3, qwen2, qwen3, qwen3_moe"
     for name, kind, extra, found in (
         ("biased", "Llama", {"attention_bias": True}, "attention_bias True"),
         ("linear", "Llama", {"rope_parameters": rope}, "rope_type 'linear'"),

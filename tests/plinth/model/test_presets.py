@@ -13,6 +13,7 @@ from plinth.training.config import run_key
 from plinth.training.parameters.run import Training
 
 #: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts; those of OLMo follow from its shapes.
+#: Models with experts are published with 6.92B and 30.5B, of which 1.28B and 3.3B are active.
 COUNTS = {
     "1m": 1_049_728,
     "10m": 10_490_112,
@@ -26,6 +27,8 @@ COUNTS = {
     "olmo2-1b": 1_484_916_736,
     "olmo2-7b": 7_298_617_344,
     "olmo3-7b": 7_298_011_136,
+    "olmoe-1b-7b": 6_919_161_856,
+    "qwen3-30b-a3b": 30_532_122_624,
 }
 
 
@@ -43,6 +46,11 @@ def test_parameter_counts(name: str) -> None:
     assert planning.parameters(config, vocabulary).total == COUNTS[name]
 
 
+def test_active_parameters() -> None:
+    active = {name: planning.parameters(Model(preset=name), PRESETS[name].vocab_size).active for name in PRESETS}
+    assert active == COUNTS | {"olmoe-1b-7b": 1_282_017_280, "qwen3-30b-a3b": 3_353_032_704}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -55,6 +63,9 @@ def test_parameter_counts(name: str) -> None:
         {"rotary_fraction": 0.5},
         {"sinks": True},
         {"architecture": "olmo2", "kv_heads": 1, "head_dim": 24, "tied_embeddings": False},
+        {"architecture": "olmoe", "experts": {"count": 4, "active": 2, "ffn_dim": 384}},
+        {"qk_norm": True, "experts": {"count": 4, "active": 2, "ffn_dim": 40, "every": 2, "dense_first": 2}},
+        {"experts": {"count": 4, "active": 1, "ffn_dim": 40, "shared": 3, "score": "sigmoid", "dense_first": 1}},
         {"mup": MuP(base_dim=64), "rope_scaling": RopeScaling(), "z_loss": 1e-4, "init": "megatron"},
     ],
     ids=lambda changes: "+".join(changes),
@@ -118,3 +129,36 @@ def test_olmo2_implies_its_qk_norm() -> None:
     assert Model(architecture="olmo2").qk_norm
     with pytest.raises(ValidationError, match="normalizes queries and keys; remove it"):
         Model(architecture="olmo2", qk_norm=False)
+
+
+def test_experts_are_in_no_dump_of_a_dense_model() -> None:
+    assert "experts" not in Model().model_dump()
+    mixed = Model(preset="qwen3-30b-a3b")
+    assert Model.model_validate_json(mixed.model_dump_json()) == mixed.model_copy(update={"preset": None})
+
+
+SIGMOID = {"score": "sigmoid", "shared": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"experts": {}}, "softmax scores without qk_norm"),
+        ({"experts": {"shared": 1}, "qk_norm": True}, "softmax scores with shared experts or a scale"),
+        ({"experts": {"score": "sigmoid"}}, "sigmoid scores without shared experts"),
+        ({"experts": {**SIGMOID, "every": 2}}, "sigmoid scores in every n-th layer"),
+        ({"experts": {"active": 65}, "qk_norm": True}, "experts.active 65 of 64 experts"),
+        ({"experts": {"balancing": "loss_free"}, "qk_norm": True}, "loss_free with score softmax"),
+        ({"experts": {"dense_first": 6}, "qk_norm": True}, "experts in none of 6 layers"),
+        ({"experts": {}, "architecture": "olmo2"}, "experts in architecture olmo2"),
+        ({"experts": SIGMOID, "sinks": True}, "experts with a window, sinks"),
+        ({"architecture": "olmoe"}, "architecture olmoe without experts"),
+        ({"architecture": "olmoe", "experts": {}}, "olmoe with ffn_dim 704 and experts.ffn_dim 1024"),
+        ({"architecture": "olmoe", "ffn_dim": 1024, "experts": {"dense_first": 1}}, "olmoe with dense layers"),
+        ({"architecture": "olmoe", "ffn_dim": 1024, "experts": {}, "head_dim": 32}, "another head width"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_forms_of_experts_that_no_model_has_are_refused(changes: dict[str, object], refusal: str) -> None:
+    with pytest.raises(ValidationError, match=refusal):
+        Model.model_validate(changes)

@@ -47,6 +47,26 @@ def test_products_are_what_torch_reads_and_writes(architecture: str, tied: bool)
     assert counted.bytes == architectures.product_bytes(config, 101, ROWS * TOKENS, 4)
 
 
+@pytest.mark.parametrize(
+    "experts",
+    [
+        {"qk_norm": True, "experts": {"count": 4, "active": 2, "ffn_dim": 40, "dense_first": 1}},
+        {"experts": {"count": 6, "active": 3, "ffn_dim": 32, "shared": 2, "score": "sigmoid"}},
+    ],
+    ids=["softmax", "sigmoid"],
+)
+def test_all_experts_are_read_by_many_tokens(experts: dict[str, Any]) -> None:
+    shape = {"layers": 3, "dim": 24, "heads": 4, "kv_heads": 2, "ffn_dim": 56}
+    config = Model.model_validate(shape | experts)
+    with torch.device("meta"):
+        model, tokens = Decoder(config, 101), torch.zeros(ROWS, TOKENS, dtype=torch.long)
+    with Operands() as counted:
+        model(tokens, targets=tokens).backward()
+    assert architectures.product_bytes(config, 101, ROWS * TOKENS, 4) == pytest.approx(counted.bytes, rel=1e-6)
+    alone = architectures.weights_read(config, 101, 1)
+    assert alone == pytest.approx(architectures.parameters(config, 101).products + 101 * 24)
+
+
 def test_a_division_and_wider_elements() -> None:
     config = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64)
     whole, half = (architectures.product_bytes(config, 64, 128, 2, tensor=ranks) for ranks in (1, 2))

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from plinth.model.architectures import flops_exact
 from plinth.model.parameters import Model
+from plinth.model.sparsity import Experts
 from plinth.training.parameters.run import Training
 from plinth_lab.scaling.ladder import LadderDesign, batch_tokens, learning_rate, price, rungs
 
@@ -39,6 +40,18 @@ def test_overlays_are_what_training_takes() -> None:
 def test_large_batches_have_the_other_beta2() -> None:
     (rung,) = rungs(LadderDesign(sizes=("1b",), horizons=(1.0,), vocab_size=128256, sequence_tokens=4096))
     assert rung.overlay["training"]["optimizer"]["beta2"] == 0.95
+
+
+def test_experts_keep_the_active_parameters_of_the_size() -> None:
+    design = DESIGN.model_copy(update={"experts": Experts(count=32, active=4), "horizons": (1.0,)})
+    for mixed, dense in zip(rungs(design), rungs(DESIGN.model_copy(update={"horizons": (1.0,)})), strict=True):
+        model = Training.model_validate(mixed.overlay["training"]).model
+        assert model.experts is not None
+        assert (model.experts.count, model.experts.active) == (32, 4)
+        assert mixed.params == pytest.approx(dense.params, rel=0.02)
+        assert mixed.total_params > 3 * mixed.params
+        assert dense.total_params == dense.params
+        assert mixed.flops == flops_exact(model, 16384, 1024) * mixed.tokens
 
 
 def test_mup_has_one_rate_for_all_widths() -> None:

@@ -16,13 +16,13 @@ from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from plinth.model.decoder import Decoder
-from plinth.model.division import PipelineStage
+from plinth.model.division import PipelineStage, file_tensors, state
 from plinth.model.hugging_face import INDEX, WEIGHTS, config_text, hf_name
 from plinth.model.parameters import Model
 from plinth.training.checkpoint.digest_tree import Beat, silent
 from plinth.training.checkpoint.universal import plain_name
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.parallel.topology import ranks_of
+from plinth.training.parallel.topology import has_own_experts, ranks_of
 from plinth.training.parameters.parallel import Parallel
 
 # Assignment of whole parameters to writing ranks, by bytes.
@@ -96,14 +96,15 @@ def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
 
 
 class ModelDivision(NamedTuple):
-    """All parameters of the model, in order, and the rank that writes each."""
+    """All parameters and buffers of the model, in order, and the rank that writes each."""
 
     writers: dict[str, int]
+    tensors: dict[str, int]  # the same for the tensors of model files, in which every expert has its own
     bytes: int
 
     def share(self, rank: int) -> list[str]:
-        """Return the names of the parameters that a rank writes."""
-        return [name for name, writer in self.writers.items() if writer == rank]
+        """Return the names of the tensors that a rank writes."""
+        return [name for name, writer in self.tensors.items() if writer == rank]
 
 
 def division_of(engine: TrainingEngine) -> ModelDivision:
@@ -117,28 +118,30 @@ def division_of(engine: TrainingEngine) -> ModelDivision:
 def _division(model: Model, vocab_size: int, parallel: Parallel, ranks: int, element_bytes: int) -> ModelDivision:
     with torch.device("meta"):
         decoder = Decoder(model, vocab_size)
-    every = [WholeParameter(name, parameter.numel() * element_bytes) for name, parameter in decoder.named_parameters()]
+    every = [WholeParameter(name, tensor.numel() * element_bytes) for name, tensor in state(decoder)]
     groups = ranks_of(parallel, ranks, ("data", "sequence", "tensor"))
     first = PipelineStage(0, len(groups))
     stages: list[list[WholeParameter]] = [[] for _ in groups]
     for one in every:
         stages[first.owner(one.name, model.layers)].append(one)
     found = divide(zip(stages, groups, strict=True))
-    return ModelDivision({one.name: found[one.name] for one in every}, sum(one.bytes for one in every))
+    writers = {one.name: found[one.name] for one in every}
+    tensors = {part: writers[whole[0]] for whole in state(decoder) for part, _ in file_tensors([whole])}
+    return ModelDivision(writers, tensors, sum(one.bytes for one in every))
 
 
 def share(engine: TrainingEngine, division: ModelDivision, beat: Beat = silent) -> Iterator[tuple[str, Tensor]]:
-    """Yield the whole parameters that this rank writes, one at a time. All ranks must iterate together.
+    """Yield the tensors of model files that this rank writes, one at a time. All ranks must iterate together.
 
     A parameter that this rank already has in full is yielded without a copy; others are assembled on the CPU.
     """
-    for name, parameter in engine.module.named_parameters():
+    for name, parameter in state(engine.module):
         plain = plain_name(name)
         writer = division.writers[plain]
         value = _at(engine, parameter, writer)
         if writer == engine.rank.index:
             assert value is not None
-            yield plain, value
+            yield from file_tensors([(plain, value)])
         beat()
 
 
@@ -148,6 +151,8 @@ def _at(engine: TrainingEngine, parameter: Any, writer: int) -> Tensor | None:
     if hasattr(parameter, "ds_tensor"):
         return _ranges_at(parameter, topology.replicas, topology.replica_ranks, writer, engine.rank.device)
     shard, value = getattr(parameter, "shard", None), parameter.detach()
+    if shard is not None and has_own_experts(parameter):
+        return _shards_at(value, shard[0], topology.experts, topology.expert_members, writer)
     if shard is None or topology.tensor is None:
         return value if here else None
     return _shards_at(value, shard[0], topology.tensor, topology.members(("tensor",)), writer)
@@ -170,8 +175,8 @@ def _ranges_at(
     return whole[: parameter.ds_numel].view(parameter.ds_shape).cpu() if here else None
 
 
-def _shards_at(part: Tensor, axis: int, group: ProcessGroup, members: list[int], writer: int) -> Tensor | None:
-    """Assemble a parameter that tensor ranks divide along an axis, unevenly if the size is not divisible."""
+def _shards_at(part: Tensor, axis: int, group: ProcessGroup | None, members: list[int], writer: int) -> Tensor | None:
+    """Assemble a parameter that tensor or expert ranks divide along an axis, unevenly if the size is not divisible."""
     if writer not in members:
         return None
     sizes = torch.zeros(len(members), dtype=torch.int64, device=part.device)

@@ -71,6 +71,8 @@ class Share:
     start: int  # first element of the range
     state: Mapping[str, Tensor]  # kind -> [elements of the range], views of the engine's memory
     copy: bool = False  # another rank has and writes the same numbers
+    experts: bool = False  # only some of the replicas have the same experts
+    on_every_rank: bool = False  # every rank has and writes the same few numbers, so that each needs its own file only
 
 
 class Piece(NamedTuple):
@@ -330,6 +332,7 @@ def ranks_for(table: Table, wanted: Mapping[str, Piece]) -> list[int]:
         same = rows[(rows["dim"] == want.dim) & (rows["part"] == want.part) & (rows["parts"] == want.parts)]
         if len(same):
             rows = same[(same["first"] < want.end) & (same["end"] > want.first)]
+            rows = rows[np.unique(rows[["first", "end"]], return_index=True)[1]]  # one of several equal pieces
         found.update(rows["rank"].tolist())
     return sorted(found)
 

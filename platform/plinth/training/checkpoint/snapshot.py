@@ -61,7 +61,7 @@ def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) 
     files = [TensorsFile(path=f"engine/{file_name(rank.index)}", metadata=metadata_of(captured), tensors=pieces)]
     if parameters:
         named = (one.model_copy(update={"name": hf_name(one.name)}) for one in parameters)
-        whole, path = tuple(sorted(named, key=lambda one: one.name)), file_names(division.writers)[rank.index]
+        whole, path = tuple(sorted(named, key=lambda one: one.name)), file_names(division.tensors)[rank.index]
         files.append(TensorsFile(path=f"model/{path}", metadata={"format": "pt"}, tensors=whole))
     made = WritePlan(
         run=str(run.root),
@@ -105,7 +105,7 @@ def _texts(engine: TrainingEngine, step: int, division: model_share.ModelDivisio
     config, held = engine.config, _TEXTS.setdefault(engine, {})
     model = config.model_at(step)
     if model not in held:
-        index = index_text(division.writers, division.bytes)
+        index = index_text(division.tensors, division.bytes)
         named = {f"model/{name}": text for name, text in index.items()}
         held[model] = _described(config, engine.precision, step) | named
     return held[model]

@@ -20,10 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from plinth.model.division import buffers
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Piece, Shard, ShardedState, Share, key_of
 from plinth.training.checkpoint.staging import FilledTensors
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
+from plinth.training.parallel.topology import has_own_experts
 
 #: Counters of DeepSpeed's engine.
 COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
@@ -46,6 +48,7 @@ def layout_of(config: RunConfig) -> dict[str, int]:
     equal."""
     parallel = config.parallel
     degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
+    degrees |= {"expert": parallel.expert} if parallel.expert > 1 else {}
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
 
 
@@ -167,7 +170,11 @@ def shares(engine: TrainingEngine) -> Iterator[Share]:
             start=slot.start,
             state={kind: all_.detach().view(-1)[slot.offset :][: slot.size] for kind, all_ in state.items()},
             copy=_is_copy(engine, shard),
+            experts=has_own_experts(parameter),
         )
+    for name, buffer in buffers(engine.module):
+        values = {MASTER: buffer.detach().view(-1)}
+        yield Share(plain_name(name), tuple(buffer.shape), Shard(*WHOLE), 0, values, on_every_rank=True)
 
 
 def plain_name(name: str) -> str:
@@ -218,9 +225,9 @@ def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
     size = share.state[MASTER].numel()
     if share.copy:
         return 0, 0
-    if engine.config.parallel.zero_stage > 0:
+    if engine.config.parallel.zero_stage > 0 or share.on_every_rank:
         return 0, size
-    group = engine.deepspeed.seq_data_parallel_group
+    group = engine.topology.expert_replicas if share.experts else engine.deepspeed.seq_data_parallel_group
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     return size * rank // world, size * (rank + 1) // world
 

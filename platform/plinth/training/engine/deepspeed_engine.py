@@ -25,21 +25,23 @@ import torch
 from torch import Tensor
 
 from plinth.training.config import RunConfig
-from plinth.training.parallel.topology import communication_dtype, overlaps
+from plinth.training.parallel.topology import EXPERT_GROUP, Topology, communication_dtype, overlaps
 from plinth.training.parameters.parallel import with_settings
 
 
-def initialize(*, bucket: int, device_norm: bool, **given: Any) -> Any:
+def initialize(*, bucket: int, device_norm: bool, topology: Topology, **given: Any) -> Any:
     """Call `deepspeed.initialize`, apply the changes of this module, and return the engine.
 
     Args:
         bucket: number of elements per bucket for the reduction of gradients without ZeRO.
         device_norm: True if the device checks norm and overflow and the host reads neither.
+        topology: groups of this rank, of which those of experts are registered with DeepSpeed.
         given: arguments of `deepspeed.initialize`.
     """
     import deepspeed
 
-    with _own_engine(bucket):
+    _register_experts(topology)
+    with _own_engine(bucket, topology.experts is not None):
         engine, outer, _, _ = deepspeed.initialize(**given)
     if device_norm:
         _leave_norm_out(outer)
@@ -52,8 +54,27 @@ def initialize(*, bucket: int, device_norm: bool, **given: Any) -> Any:
     return engine
 
 
+def _register_experts(topology: Topology) -> None:
+    """Tell DeepSpeed which ranks divide the experts and which have the same; remove those of an earlier engine."""
+    from deepspeed.utils import groups
+
+    known = ("_EXPERT_PARALLEL_GROUP", "_EXPERT_DATA_PARALLEL_GROUP")
+    for name in known:
+        getattr(groups, name).clear()
+        getattr(groups, f"{name}_RANKS").clear()
+    if topology.experts is None:
+        return
+    ours = (
+        (topology.experts, topology.expert_members),
+        (topology.expert_replicas, topology.expert_replica_ranks),
+    )
+    for name, (group, members) in zip(known, ours, strict=True):
+        getattr(groups, name)[EXPERT_GROUP] = group
+        getattr(groups, f"{name}_RANKS")[EXPERT_GROUP] = members
+
+
 @contextmanager
-def _own_engine(bucket: int) -> Iterator[None]:
+def _own_engine(bucket: int, divided_experts: bool) -> Iterator[None]:
     import deepspeed
     from deepspeed.runtime.engine import ZERO_OPTIMIZATION
 
@@ -64,6 +85,10 @@ def _own_engine(bucket: int) -> Iterator[None]:
             if self.zero_optimization():
                 return ZERO_OPTIMIZATION
             return super()._do_optimizer_sanity_check(basic_optimizer)
+
+        def _configure_distributed_model(self, model: Any) -> None:
+            super()._configure_distributed_model(model)
+            self.has_moe_layers = divided_experts  # DeepSpeed looks for its own layers
 
         def allreduce_gradients(self, bucket_size: int = bucket) -> None:
             super().allreduce_gradients(bucket_size)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plinth.model.blocks import Block
+from plinth.training.parallel.topology import has_own_experts
 
 # Norm, clipping and finiteness of a step's gradient, computed on the device (DeepSpeed reads them on the host).
 #
@@ -32,7 +33,9 @@ from plinth.model.blocks import Block
 class DeviceGradients:
     """Measurement of a step's gradient on the device. The gradient is clipped when the optimizer's step begins."""
 
-    def __init__(self, engine: Any, clip: float, *, stage: int, counts_all: bool, replicas: int, summed: bool) -> None:
+    def __init__(
+        self, engine: Any, clip: float, *, stage: int, counts_all: bool, replicas: int, summed: bool, experts: int = 1
+    ) -> None:
         """Attach to DeepSpeed's engine.
 
         Args:
@@ -41,10 +44,12 @@ class DeviceGradients:
             stage: ZeRO stage.
             counts_all: True if this rank counts parameters that tensor ranks replicate.
             replicas: number of ranks that average their gradients.
+            experts: number of replicas that divide the experts among them.
             summed: True if gradients are still sums over replicas and must be divided to give means.
         """
         self._engine, self._clip, self._stage, self._counts_all = engine, clip, stage, counts_all
         self._copies, self._shrink = (replicas if stage == 0 else 1), (replicas if summed else 1)
+        self._experts = math.sqrt(experts)
         self.norm: Tensor | None = None
         self._host = HostCopy(torch.zeros(()))
         engine.basic_optimizer.register_step_pre_hook(self._scale)
@@ -64,9 +69,11 @@ class DeviceGradients:
         """Yield the FP32 norm of each parameter's gradient on this rank."""
         outer = self._engine.optimizer
         if self._stage == 0:
-            yield from _foreach_norm(
-                p.grad for p in self._engine.module.parameters() if p.grad is not None and self._counts(p)
-            )
+            counted = [p for p in self._engine.module.parameters() if p.grad is not None and self._counts(p)]
+            own = [has_own_experts(p) for p in counted]
+            norms = _foreach_norm(p.grad for p in counted)
+            # an expert is on fewer ranks than the others, by this factor
+            yield from (norm * self._experts if divided else norm for norm, divided in zip(norms, own, strict=True))
         elif outer_offloads(outer):
             for number, norm in outer.norm_for_param_grads.items():
                 if self._stage == 3 or self._counts(outer.param_dict[number]):

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from plinth.model.attention import Layout
 from plinth.model.decoder import Decoder
-from plinth.model.division import initialise
+from plinth.model.division import buffers, initialise
 from plinth.tokens.reading.compact_batch import CompactBatch
+from plinth.tokens.reading.loader import RankBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.batches import ModelInput, expand_batch
 from plinth.training.engine.deepspeed_engine import deepspeed_config, sums_gradients
 from plinth.training.engine.deepspeed_engine import initialize as initialize_deepspeed
 from plinth.training.engine.device_measurements import DeviceGradients, LayerMonitor, keeps_back
+from plinth.training.engine.expert_balance import ExpertBalance
 from plinth.training.engine.optimization import Muon, parameter_groups, set_rates
 from plinth.training.engine.ranks import (
     DTYPES,
@@ -84,6 +86,10 @@ class TrainingEngine:
         # with a hook's gradient, statistics would cover single sequences
         every, divided_by = config.telemetry.layers_every * (hooks.gradient is None), config.parallel.tensor
         self.stats = LayerMonitor(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
+        #: Load of the experts; None in a dense model.
+        self.balance: ExpertBalance | None = None
+        if config.model.experts:
+            self.balance = ExpertBalance(model, self.topology, config.telemetry.layers_every * (hooks.gradient is None))
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
         mpu = self._unit()
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would reuse that of an earlier engine
@@ -111,6 +117,7 @@ class TrainingEngine:
             dist_init_required=False,
             bucket=config.parallel.reduce_bucket_elements,
             device_norm=not theirs,
+            topology=self.topology,
         )
         #: Gradient of a step on the device; None if DeepSpeed computes its norm: in FP16, and with an optimizer that
         # cannot
@@ -134,6 +141,7 @@ class TrainingEngine:
             counts_all=self.topology.place.tensor == 0,
             replicas=len(self.topology.replica_ranks),
             summed=sums_gradients(self.config, self.precision),
+            experts=self.config.parallel.expert,
         )
 
     def _model(self) -> Decoder:
@@ -180,12 +188,14 @@ class TrainingEngine:
                 break
             total = self._attempt(batch)
         self.stats.end()
+        if self.balance is not None:
+            self.balance.update(self._skipped())
         return total, self.gradient_norm()
 
     def _attempt(self, batch: StepBatch) -> Tensor:
         """Run forward, backward and update, and return the mean loss of this rank."""
         accumulate(self.deepspeed, len(batch))
-        self.stats.again()
+        self._again()
         self.stats.gradient_scale = self._loss_scale / len(batch)
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         weights = batch.weights(self.config.data_ranks)
@@ -206,6 +216,18 @@ class TrainingEngine:
             self.deepspeed.backward(loss)
             self._step(total if micro == len(batch) else None)
         return total
+
+    def _again(self) -> None:
+        """Discard what the forward passes of an earlier attempt have measured."""
+        self.stats.again()
+        if self.balance is not None:
+            self.balance.again()
+
+    def _skipped(self) -> Any:
+        """Return a number or flag that is not 0 if the update of this step was skipped; None if it cannot be."""
+        if self.precision == "fp16":
+            return bool(self.deepspeed.optimizer.overflow)
+        return getattr(self.deepspeed.basic_optimizer, "found_inf", None)
 
     def _hooked_attempt(self, batch: StepBatch) -> Tensor:
         """Run a step like `_attempt`, but backpropagate the scalar that a hook returns."""
@@ -323,11 +345,14 @@ class TrainingEngine:
             for key in sorted(state):
                 if isinstance(state[key], Tensor):
                     yield state[key].detach()
+        yield from (buffer for _, buffer in buffers(self.module))
 
     def _set_rate(self, lr: float) -> None:
         set_rates(self.deepspeed.optimizer.param_groups, lr)
 
     def _on_device(self, rows: CompactBatch, length: int) -> ModelInput:
+        if self.balance is not None:
+            self.balance.streams = rows.streams if isinstance(rows, RankBatch) else None
         return expand_batch(rows, length, self.rank.device, segments=self.config.model.document_mask)
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plinth.model.parameters import Model
+from plinth.training.parallel.topology import EXPERT_GROUP, has_own_experts
 from plinth.training.parameters.optimizers import OPTIMIZERS, Groups, MuonOptions, Optimizer, options_of
 
 # Learning rate as a function of tokens, and learning rate and weight decay by parameter.
@@ -82,16 +83,18 @@ def parameter_groups(
     optimizer: Optimizer, model: Model, parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> list[dict[str, Any]]:
     """Return the parameter groups of the optimizer in a fixed order. Parameters are named as in `Decoder`."""
-    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
+    groups: dict[tuple[float, float, bool, bool], dict[str, Any]] = {}
     hidden_factor = _hidden_factor(optimizer, model)
     for name, parameter in parameters:
         hidden, factor = False, lr_factor(optimizer, model, name, parameter)
-        if hidden_factor is not None and parameter.dim() == 2 and not _is_embedding(name):
+        if hidden_factor is not None and parameter.dim() >= 2 and not _is_embedding(name):
             hidden, factor = True, hidden_factor
         decay = weight_decay(optimizer, name, parameter)
         if optimizer.independent_weight_decay:
             decay /= optimizer.lr * factor
-        group = groups.setdefault((factor, decay, hidden), _group(optimizer, factor, decay, hidden))
+        experts = has_own_experts(parameter)  # in a group of their own, which DeepSpeed divides over fewer ranks
+        made = _group(optimizer, factor, decay, hidden) | ({"moe": True, "name": EXPERT_GROUP} if experts else {})
+        group = groups.setdefault((factor, decay, hidden, experts), made)
         group["params"].append(parameter)
         group["names"].append(name)
     return list(groups.values())
@@ -352,9 +355,10 @@ class MatrixDivision:
     def waves(self, flat: Tensor) -> list[Wave]:
         """Return the waves of matrices in a tensor that the optimizer updates. The order is the same on every rank."""
         if flat not in self._waves:
-            rows, columns = flat.shape  # without ZeRO
-            whole = HeldRange(0, 0, flat.numel())
-            self._waves[flat] = [_alone(HeldMatrix((rows, columns), slice(0, flat.numel()), (whole,)), 0)]
+            self._waves[flat] = [  # without ZeRO
+                _alone(HeldMatrix(shape, slice(at, at + size), (HeldRange(0, 0, size),)), 0)
+                for shape, at, size in matrices_in(flat.shape)
+            ]
         return self._waves[flat]
 
     def follow(self, outer: Any, groups: Sequence[dict[str, Any]]) -> None:
@@ -369,6 +373,13 @@ class MatrixDivision:
                 self._waves[flat] = _end_to_end(members, offsets, flat.numel(), group)
 
 
+def matrices_in(shape: Sequence[int]) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """Yield the shape, first element and size of each matrix of a parameter: one per expert if it is stacked."""
+    *stack, rows, columns = shape
+    size = rows * columns
+    yield from (((rows, columns), number * size, size) for number in range(math.prod(stack)))
+
+
 def _alone(one: HeldMatrix, rank: int) -> Wave:
     return Wave((one,), (rank,), rank, None)
 
@@ -378,23 +389,31 @@ def _end_to_end(members: Sequence[Tensor], offsets: Sequence[int], share: int, g
     share."""
     rank = dist.get_rank(group)
     waves, across = list[Wave](), list[HeldMatrix]()
-    for member, offset in zip(members, offsets, strict=True):
-        rows, columns = member.shape
-        ranges = []
-        for holder in range(offset // share, (offset + member.numel() - 1) // share + 1):
-            first, last = max(offset, holder * share), min(offset + member.numel(), (holder + 1) * share)
-            ranges.append(HeldRange(holder, first - offset, last - first))
+    placed = (
+        (shape, offset + at, size)
+        for member, offset in zip(members, offsets, strict=True)
+        for shape, at, size in matrices_in(member.shape)
+    )
+    for shape, begin, size in placed:
+        ranges = _ranges(begin, size, share)
         mine = next((span for span in ranges if span.rank == rank), None)
         if mine is None:
             continue
-        start = offset + mine.first - rank * share
-        one = HeldMatrix((rows, columns), slice(start, start + mine.size), tuple(ranges))
+        start = begin + mine.first - rank * share
+        one = HeldMatrix(shape, slice(start, start + mine.size), ranges)
         if len(ranges) == 1:
             waves.append(_alone(one, rank))
         else:
             across.append(one)
     owners = tuple(max(one.ranges, key=lambda span: (span.size, -span.rank)).rank for one in across)
     return [Wave(tuple(across), owners, rank, group), *waves] if across else waves
+
+
+def _ranges(begin: int, size: int, share: int) -> tuple[HeldRange, ...]:
+    """Return the ranges of a matrix that starts at element `begin`; rank r has `share` elements from r x share on."""
+    holders = range(begin // share, (begin + size - 1) // share + 1)
+    bounds = ((holder, max(begin, holder * share), min(begin + size, (holder + 1) * share)) for holder in holders)
+    return tuple(HeldRange(holder, first - begin, last - first) for holder, first, last in bounds)
 
 
 def _divided_each(outer: Any, hidden: Sequence[int]) -> Iterator[tuple[Tensor, list[Wave]]]:
@@ -407,12 +426,11 @@ def _divided_each(outer: Any, hidden: Sequence[int]) -> Iterator[tuple[Tensor, l
         matrices = []
         for member in members:
             _, offset, share = outer.grad_position[outer.get_param_id(member)]
-            whole = int(member.ds_numel)
-            spans = (HeldRange(holder, holder * share, min(share, whole - holder * share)) for holder in range(world))
-            ranges = tuple(span for span in spans if span.size > 0)
-            mine = max(0, min(share, whole - rank * share))
-            rows, columns = member.ds_shape
-            matrices.append(HeldMatrix((rows, columns), slice(offset, offset + mine), ranges))
+            for shape, at, size in matrices_in(member.ds_shape):
+                ranges = _ranges(at, size, share)
+                mine = next((span for span in ranges if span.rank == rank), HeldRange(rank, 0, 0))
+                start = offset + (at + mine.first - rank * share if mine.size else 0)
+                matrices.append(HeldMatrix(shape, slice(start, start + mine.size), ranges))
         waves = []
         for begin in range(0, len(matrices), world):
             some = tuple(matrices[begin : begin + world])

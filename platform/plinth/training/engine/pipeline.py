@@ -197,13 +197,16 @@ class PipelineEngine(TrainingEngine):
     def _attempt(self, batch: StepBatch) -> Tensor:
         engine, micro_batches = self.deepspeed, len(batch)
         accumulate(engine, micro_batches)
-        self.stats.again()
+        self._again()
         self.stats.gradient_scale = self._loss_scale / micro_batches
         engine.set_gradient_accumulation_boundary(False)
         if self._tied is not None:
             self._tied.send_weights()
         total = self._schedule(batch)
-        dist.broadcast(total, self._ranks[-1], group=self.topology.pipeline)
+        if self.balance is None:
+            dist.broadcast(total, self._ranks[-1], group=self.topology.pipeline)
+        else:  # every stage has the balancing losses of its own layers
+            dist.all_reduce(total, group=self.topology.pipeline)
         engine.set_gradient_accumulation_boundary(True)
         if self._tied is not None:
             self._tied.send_gradient(engine.optimizer)
@@ -214,10 +217,10 @@ class PipelineEngine(TrainingEngine):
         return total
 
     def _schedule(self, batch: StepBatch) -> Tensor:
-        """Run all forward and backward passes of a step. Return the mean loss on the last stage, and zero on other
-        stages."""
+        """Run all forward and backward passes of a step. Return the mean loss on the last stage, and the mean balancing
+        losses on other stages."""
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
-        waiting: deque[tuple[Tensor | None, Tensor]] = deque()
+        waiting: deque[tuple[Tensor | None, Tensor, Tensor | None]] = deque()
         count, weights = len(batch), batch.weights(self.config.data_ranks)
         numbers = iter(range(count))
         warm_up = min(self._stage.count - 1 - self._stage.index, count)
@@ -236,18 +239,22 @@ class PipelineEngine(TrainingEngine):
             if self._stage.last:
                 for hook_loss in self.hooks.loss:
                     y = hook_loss(y, inputs)
-                y = y if weights is None else y * weights[micro]
-                total.add_(y.detach().double() / count)
-            waiting.append((x, y))
+            loss = y if self._stage.last else self._balancing_loss()
+            if loss is not None:
+                loss = loss if weights is None else loss * weights[micro]
+                total.add_(loss.detach().double() / count)
+            waiting.append((x, y, loss))
             return y.detach()
 
         def backward(gradient: Tensor | None) -> Tensor | None:
             self.clock.enter("backward")
-            x, y = waiting.popleft()
+            x, y, loss = waiting.popleft()
             if gradient is None:
-                self.deepspeed.backward(y)
+                assert loss is not None
+                self.deepspeed.backward(loss)
             else:
-                self.deepspeed.backward(ReceivedGradient.apply(y, gradient), scale_wrt_gas=False)  # type: ignore[no-untyped-call]
+                received = ReceivedGradient.apply(y, gradient)  # type: ignore[no-untyped-call]
+                self.deepspeed.backward(received if loss is None else received + loss / count, scale_wrt_gas=False)
             return None if x is None else x.grad
 
         for _ in range(warm_up):
@@ -259,6 +266,11 @@ class PipelineEngine(TrainingEngine):
         for _ in range(warm_up):
             exchange(backward_to=backward(exchange(backward_from=True)[1]))
         return total
+
+    def _balancing_loss(self) -> Tensor | None:
+        """Return the balancing losses of this stage's layers in the last forward pass; None without sparse layers."""
+        routing = cast(Decoder, self.module).routing
+        return None if routing is None else routing.loss()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
-from plinth.model.division import Initial, Placement, Role, WeightSource
+from plinth.model.division import Initial, Placement, Role, WeightSource, file_tensors, state
 from plinth.model.folder import DERIVED
 from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, WEIGHTS, hf_name
 from plinth.model.packed import Unpacked, has_packed, part_names
@@ -161,7 +161,7 @@ class SavedInitial:
     def _require(self, config: RunConfig) -> None:
         with torch.device("meta"):
             model = Decoder(config.model, self._vocabulary)
-        wanted = {hf_name(name) for name, _ in model.named_parameters()}
+        wanted = {hf_name(name) for name, _ in file_tensors(state(model))}
         found = {name for name in self._where if not name.endswith(DERIVED)}
         found -= {"lm_head.weight"} if config.model.tied_embeddings else set()
         wrong = [f"{name} missing" for name in sorted(wanted - found)]

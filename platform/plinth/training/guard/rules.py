@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from plinth.errors import RecipeError
 from plinth.records import Frozen
 from plinth.tokens.reading.compact_batch import FACTS, CompactBatch, row_facts
-from plinth.training.parameters.guard import BatchScreening, GuardParameters, LayerRule, Throughput
+from plinth.training.parameters.guard import BatchScreening, GuardParameters, IdleExperts, LayerRule, Throughput
 
 Rule = Literal[
-    "nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", "plateau", "throughput",
-    "duplicate_ngrams", "top_ngram", "entropy", "streams",
+    "nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", "idle_experts", "plateau",
+    "throughput", "duplicate_ngrams", "top_ngram", "entropy", "streams",
 ]  # fmt: skip
 
 #: Actions from the mildest to the most severe. If several rules demand an action at a step, the most severe is taken.
@@ -51,6 +51,7 @@ class TrainedStep(Frozen):
         vetoed: True if the update was skipped.
         screened: findings of the screening rules that found the batch suspicious.
         gradients, activations: values of each layer, if measured.
+        idle_experts: share of idle experts in each sparse layer, if measured.
     """
 
     step: int
@@ -60,6 +61,7 @@ class TrainedStep(Frozen):
     screened: tuple[Finding, ...] = ()
     gradients: Mapping[str, float] | None = None
     activations: Mapping[str, float] | None = None
+    idle_experts: Mapping[str, float] | None = None
 
     @property
     def finite(self) -> bool:
@@ -226,6 +228,14 @@ def judge_layers(
         if math.isfinite(value):
             window.add(value)
     return worst
+
+
+def judge_experts(rule: IdleExperts, measured: Mapping[str, float] | None) -> Finding | None:
+    """Return the finding for the layer with the largest share of idle experts, or None if no layer has too many."""
+    layer = max(measured, key=measured.__getitem__) if measured else None
+    if measured is None or layer is None or measured[layer] <= rule.share:
+        return None
+    return Finding(rule="idle_experts", value=measured[layer], threshold=rule.share, layer=layer)
 
 
 # Throughput: steps that take much longer than before.

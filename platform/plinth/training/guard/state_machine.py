@@ -21,6 +21,7 @@ from plinth.training.guard.rules import (
     Rolling,
     TrainedStep,
     judge,
+    judge_experts,
     judge_layers,
     limit_of,
     limits,
@@ -157,6 +158,7 @@ class Guard:
         by_layer = (
             judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
             judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
+            judge_experts(self.policy.idle_experts, seen.idle_experts),
         )
         return [*judge(seen, self._next_limits[0]), *(finding for finding in by_layer if finding is not None)]
 
@@ -251,7 +253,11 @@ class Guard:
 
 def _unmeasured(seen: TrainedStep) -> set[str]:
     """Return the rules whose streaks this step does not change, because the step has no measurements by layer."""
-    rules = {"layer_gradient": seen.gradients, "activations": seen.activations}
+    rules = {
+        "layer_gradient": seen.gradients,
+        "activations": seen.activations,
+        "idle_experts": seen.idle_experts,
+    }
     return {rule for rule, measured in rules.items() if measured is None}
 
 

@@ -6,7 +6,7 @@ initial weights under ZeRO-3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,16 +22,20 @@ from plinth.model.blocks import Block
 from plinth.model.decoder import Decoder, empty
 from plinth.model.division import (
     Division,
+    ExpertRanks,
     PipelineStage,
     Placement,
     Role,
     SequenceRanks,
     TensorRanks,
     WeightSource,
+    buffers,
     declarations,
+    fill,
 )
+from plinth.model.experts import inverse_of, permuted
 from plinth.model.parameters import Model
-from plinth.training.parallel.topology import Topology
+from plinth.training.parallel.topology import EXPERT_GROUP, Topology, has_own_experts
 from plinth.training.parameters.parallel import Parallel
 
 # Differentiable collectives.
@@ -154,6 +158,9 @@ class SequenceGroup(SequenceRanks):
         self.group = group
         self.size, self.index = dist.get_world_size(group), dist.get_rank(group)
 
+    def total(self, x: Tensor) -> Tensor:
+        return summed(x, self.group)
+
     def scatter_heads(self, x: Tensor) -> Tensor:
         return scatter_heads(x, self.group)
 
@@ -161,13 +168,92 @@ class SequenceGroup(SequenceRanks):
         return gather_heads(x, self.group)
 
 
+class TensorExperts(ExpertRanks):
+    """Tensor ranks, which have the same tokens, as ranks with some of the experts each."""
+
+    def __init__(self, group: TensorGroup) -> None:
+        self.size, self.index = group.size, group.index
+        self.enter_region, self.leave_region = group.enter_region, group.leave_region  # type: ignore[method-assign]
+
+    def spread(self, rows: Tensor, load: Tensor, products: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return the outputs of this rank's experts, and zeros for the rows of other ranks' experts."""
+        sizes, (first, last) = load.view(self.size, -1).sum(1).tolist(), self.bounds(len(load))
+        before, own = sum(sizes[: self.index]), sizes[self.index]
+        outputs = products(rows.narrow(0, before, own), load[first:last])
+        return functional.pad(outputs, (0, 0, before, len(rows) - before - own))
+
+
+# Expert parallelism. DeepSpeed's AutoEP replaces modules of `transformers` within `deepspeed.initialize`, needs whole
+# experts on every rank before, and saves them in checkpoints of its own. So the exchange of tokens is ours. DeepSpeed's
+# reduction and ZeRO partition over ranks with the same experts need only marks on parameters, and are used.
+
+
+class ExpertGroup(ExpertRanks):
+    """Ranks of a process group with different tokens and some of the experts each. Tokens are sent to the experts
+    (GShard, arXiv:2006.16668), without a limit."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.size, self.index = dist.get_world_size(group), dist.get_rank(group)
+
+    def spread(self, rows: Tensor, load: Tensor, products: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Send rows to the ranks of their experts, and return the outputs of these. The host reads the sizes."""
+        sent = load.view(self.size, -1).contiguous()
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=self.group)
+        there, here = sent.sum(1).tolist(), received.sum(1).tolist()
+        arrived = exchanged_rows(rows, self.group, there, here)
+        kinds = torch.arange(sent.shape[1], device=rows.device).repeat(self.size)
+        order = kinds.repeat_interleave(received.flatten()).argsort(stable=True)
+        inverse = inverse_of(order)
+        outputs = products(permuted(arrived, order, inverse), received.sum(0))
+        return exchanged_rows(permuted(outputs, inverse, order), self.group, here, there)
+
+
+class _ExchangedRows(torch.autograd.Function):
+    """All-to-all of rows: the first `sent[0]` go to the group's first rank, and so on."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: ProcessGroup, sent: list[int], received: list[int]) -> Tensor:
+        ctx.group, ctx.sent, ctx.received = group, sent, received
+        return _sent(rows, group, sent, received)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return _sent(gradients[0], ctx.group, ctx.received, ctx.sent), None, None, None
+
+
+def _sent(rows: Tensor, group: ProcessGroup, sent: list[int], received: list[int]) -> Tensor:
+    arrived = rows.new_empty(sum(received), *rows.shape[1:])
+    dist.all_to_all_single(arrived, rows.contiguous(), received, sent, group=group)
+    return arrived
+
+
+def exchanged_rows(rows: Tensor, group: ProcessGroup, sent: list[int], received: list[int]) -> Tensor:
+    """Send rows [R, …] to all ranks of a group, and return the received rows in rank order.
+
+    Args:
+        sent, received: number of rows for, and from, each rank.
+    """
+    arrived: Tensor = _ExchangedRows.apply(rows, group, sent, received)  # type: ignore[no-untyped-call]
+    return arrived
+
+
 def division_of(topology: Topology) -> Division:
     """Return the part of a decoder that a topology's rank has."""
+    tensor = None if topology.tensor is None else TensorGroup(topology.tensor)
     return Division(
         stage=PipelineStage(topology.place.pipeline, topology.shape.pipeline),
-        tensor=TensorRanks() if topology.tensor is None else TensorGroup(topology.tensor),
+        tensor=TensorRanks() if tensor is None else tensor,
         sequence=SequenceRanks() if topology.sequence is None else SequenceGroup(topology.sequence),
+        experts=_experts_of(topology, tensor),
     )
+
+
+def _experts_of(topology: Topology, tensor: TensorGroup | None) -> ExpertRanks:
+    if topology.experts is not None:
+        return ExpertGroup(topology.experts)
+    return ExpertRanks() if tensor is None else TensorExperts(tensor)
 
 
 # A rank's part of a decoder, in the form that DeepSpeed and checkpoints need, and assembly of whole parameters.
@@ -184,7 +270,9 @@ def divided_decoder(
     model = empty(config, vocab_size, division_of(topology), device, dtype)
     declared, ranks = declarations(model), model.division.tensor
     for name, parameter in model.named_parameters():
-        if hasattr(parameter, "shard"):
+        if declared[name].experts and topology.experts is not None:
+            parameter.allreduce, parameter.group_name = False, EXPERT_GROUP  # type: ignore[attr-defined]
+        elif hasattr(parameter, "shard"):
             # DeepSpeed sums the norms of these parameters over tensor ranks, and counts others on the first tensor
             # rank only
             parameter.model_parallel = True  # type: ignore[attr-defined]
@@ -200,9 +288,11 @@ def _total(gradient: Tensor, ranks: TensorRanks) -> Tensor:
 
 
 def gathered(parameter: Tensor, topology: Topology) -> Tensor:
-    """Assemble a parameter from all tensor ranks, and return it without a gradient. All tensor ranks must call this."""
+    """Assemble a parameter from all tensor or expert ranks, and return it without a gradient. All of these ranks must
+    call this."""
     shard, value = getattr(parameter, "shard", None), parameter.detach()
-    return value if shard is None or topology.tensor is None else _gathered(value, shard[0], topology.tensor)
+    group = topology.experts if has_own_experts(parameter) else topology.tensor
+    return value if shard is None or group is None else _gathered(value, shard[0], group)
 
 
 def _gathered(part: Tensor, axis: int, group: ProcessGroup) -> Tensor:
@@ -225,9 +315,9 @@ SHAPES = 64
 def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
     """Wrap the blocks' methods for compilation and recomputation. Names of modules and parameters do not change.
 
-    `before` and `after` are compiled as whole graphs that all blocks share. There is one graph per row length, in
-    training and in validation, because shapes are constants in a graph. A block that cannot be compiled raises an
-    error. A run with more shapes than `SHAPES` does too; PyTorch itself would continue without compiling.
+    `before` and, in dense layers, `after` are compiled as whole graphs that all blocks share. There is one graph per
+    row length, in training and in validation, because shapes are constants in a graph. A block that cannot be compiled
+    raises an error. A run with more shapes than `SHAPES` does too; PyTorch itself would continue without compiling.
 
     Recomputation uses PyTorch's non-reentrant checkpoint (Chen et al., arXiv:1604.06174). The same kernels run on the
     same inputs, so gradients are the same bit for bit. Blocks use no random numbers, so generator states are not saved.
@@ -236,7 +326,7 @@ def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
     for block in blocks:
         if parallel.compile:
             torch._dynamo.config.recompile_limit = SHAPES
-            for name in ("before", "after"):
+            for name in block.graphs:
                 setattr(block, name, torch.compile(getattr(block, name), fullgraph=True, dynamic=False))
         if every and (block.index + 1) % every == 0:
             run = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
@@ -276,6 +366,8 @@ def partition_initialised(model: nn.Module, initial: WeightSource, settings: dic
             fill_range(parameter.data, initial, name, declared[name].role, start, each)
             parameter.partition()
 
+    for name, buffer in buffers(model):
+        initial.fill(buffer, name, declared[name].role, Placement(tuple(buffer.shape)))
     group = None if mpu is None else mpu.get_data_parallel_group()
     OwnRange(module=model, data_parallel_group=group, config_dict_or_path=settings, mpu=mpu)
 
@@ -286,6 +378,6 @@ def fill_range(whole: Tensor, initial: WeightSource, name: str, role: Role, star
     if whole.dim() < 2:
         initial.fill(whole, name, role, Placement(tuple(whole.shape)))
         return
-    rows, columns = whole.shape
+    rows, columns = len(whole), whole[0].numel()  # experts, if stacked
     first, last = min(start // columns, rows), min(-(-(start + count) // columns), rows)
-    initial.fill(whole[first:last], name, role, Placement((rows, columns), row=first))
+    fill(initial, whole[first:last], name, role, Placement(tuple(whole.shape), row=first))

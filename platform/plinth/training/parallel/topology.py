@@ -76,6 +76,30 @@ def _number(shape: RankPlace, place: tuple[int, ...]) -> int:
     return number
 
 
+def expert_groups(parallel: Parallel, ranks: int) -> list[list[int]]:
+    """Return the groups of ranks that divide the experts: neighbors along the data axis."""
+    groups, size = ranks_of(parallel, ranks, ("data",)), parallel.expert
+    return [group[first : first + size] for group in groups for first in range(0, len(group), size)]
+
+
+def expert_replicas(parallel: Parallel, ranks: int) -> list[list[int]]:
+    """Return the groups of ranks that have the same experts of the same layers."""
+    return [
+        [rank for rank in replicas if place_of(parallel, ranks, rank).data % parallel.expert == index]
+        for replicas in ranks_of(parallel, ranks, ("data", "sequence"))
+        for index in range(parallel.expert)
+    ]
+
+
+#: Name of the expert-parallel groups in DeepSpeed. Every run has one degree.
+EXPERT_GROUP = "experts"
+
+
+def has_own_experts(parameter: Any) -> bool:
+    """Return True if a parameter has experts that some replicas do not have. DeepSpeed reads the same mark."""
+    return not getattr(parameter, "allreduce", True)
+
+
 class Topology:
     """The process groups of this rank. All ranks must create it together, once, after they have joined.
 
@@ -92,6 +116,12 @@ class Topology:
         #: Ranks with the same parameters and different gradients. Gradients are averaged, and ZeRO divides state, among
         #: these.
         self.replicas = self.data if self.sequence is None else self.group_of(("data", "sequence"))
+        #: Ranks that divide the experts; None if every rank has all of them.
+        self.experts: ProcessGroup | None = None
+        if parallel.expert > 1:
+            self.experts, self.expert_members = self._own(expert_groups(parallel, ranks))
+            #: Ranks with the same experts.
+            self.expert_replicas, self.expert_replica_ranks = self._own(expert_replicas(parallel, ranks))
 
     @property
     def replica_ranks(self) -> list[int]:
@@ -101,6 +131,13 @@ class Topology:
     def members(self, axes: tuple[Axis, ...]) -> list[int]:
         """Return the ranks that differ from this rank along `axes` only, including this rank."""
         return next(group for group in ranks_of(self.parallel, self.ranks, axes) if self.rank in group)
+
+    def _own(self, groups: list[list[int]]) -> tuple[ProcessGroup, list[int]]:
+        """Create all groups, and return this rank's own with its members, also if it is the only one."""
+        import torch.distributed as dist
+
+        made = [(dist.new_group(members), members) for members in groups]
+        return next((group, members) for group, members in made if self.rank in members)
 
     def group_of(self, axes: tuple[Axis, ...]) -> ProcessGroup | None:
         """Return the group of the ranks that differ from this rank along `axes` only. All ranks must call this."""

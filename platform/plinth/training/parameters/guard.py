@@ -72,6 +72,15 @@ class LayerRule(LateRule):
     ratio: float = internal(10.0, gt=1, description="Threshold as a multiple of the layer's recent level.")
 
 
+class IdleExperts(LateRule):
+    """Rule for experts that almost no token is sent to. They are counted every `telemetry.layers_every` steps."""
+
+    confirmations: int = internal(5, ge=1, description=_CONFIRMATIONS + " Steps without a measurement are ignored.")
+    share: float = internal(
+        0.1, gt=0, lt=1, description="Maximum share of a layer's experts with less than 1% of the mean load."
+    )
+
+
 class PlateauRule(LateRule):
     """Rule from Plinth 0.3 that recipes can no longer set; `training.stopping.plateau` replaces it.
 
@@ -154,6 +163,11 @@ class GuardParameters(Frozen):
     gradient_spike: GradientSpike = GradientSpike()
     layer_gradient: LayerRule = internal(LayerRule(), description="Rule for a layer whose gradient norm is too high.")
     activations: LayerRule = internal(LayerRule(), description="Rule for a layer whose activations are too large.")
+    idle_experts: IdleExperts = internal(
+        IdleExperts(),
+        exclude_if=lambda rule: rule == IdleExperts(),
+        description="Rule for a layer with idle experts.",
+    )
     plateau: PlateauRule = internal(PlateauRule(), description="Off.")
     throughput: Throughput = internal(Throughput(), description="Rule for steps that take much longer than before.")
     screening: BatchScreening | None = Field(

@@ -50,6 +50,12 @@ class Parallel(Frozen):
     tensor: int = Field(1, ge=1, description="Degree of tensor parallelism (Megatron-LM, arXiv:1909.08053).")
     pipeline: int = Field(1, ge=1, description="Number of pipeline stages.")
     sequence: int = Field(1, ge=1, description="Degree of sequence parallelism (DeepSpeed-Ulysses, arXiv:2309.14509).")
+    expert: int = Field(
+        1,
+        ge=1,
+        exclude_if=lambda degree: degree == 1,
+        description="Number of data-parallel ranks that divide the experts of each sparse layer and exchange tokens.",
+    )
     offload: Literal["none", "optimizer", "parameters"] = Field(
         "none",
         description="State to keep in host memory: `none`, `optimizer` (optimizer state), or `parameters` (optimizer "
@@ -94,6 +100,7 @@ def problems(
 ) -> Iterator[Refusal]:
     """Yield the reasons why a `training.parallel` block cannot run, by key. A valid block yields nothing."""
     yield from _degrees(parallel, model, ranks, sequence_tokens)
+    yield from _experts(parallel, model, ranks, precision)
     yield from _zero(parallel, precision)
     yield from _offload(parallel)
     if parallel.activation_checkpointing > model.layers:
@@ -140,6 +147,7 @@ def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[
         "tensor": parallel.tensor > 1 and (float8 or "tensor" in undivided),
         "sequence": parallel.sequence > 1 and (float8 or "sequence" in undivided),
         "pipeline": parallel.pipeline > 1 and "pipeline" in undivided,
+        "expert": parallel.expert > 1 and "tensor" in undivided,
         "zero_stage": ("zero_stage" in undivided and parallel.zero_stage > 1) or (float8 and parallel.zero_stage == 3),
         "offload": "offload" in undivided and parallel.offload != "none",
     }
@@ -179,7 +187,10 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
             f"tensor {tensor} x pipeline {pipeline} x sequence {sequence} = {parallel.model_ranks} does not divide "
             f"launch.ranks = {ranks}; lower a degree or launch a multiple of {parallel.model_ranks}",
         )
-    for name, size in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn_dim", model.ffn_dim)):
+    sizes = {"heads": model.heads, "kv_heads": model.kv_heads, "ffn_dim": model.ffn_dim}
+    if model.experts:
+        sizes |= {"experts.count": model.experts.count, "experts.ffn_dim": model.experts.ffn_dim}
+    for name, size in sizes.items():
         if size % tensor:
             yield "tensor", f"{tensor} does not divide model.{name} = {size}; expected a divisor"
     if model.heads // tensor % sequence:
@@ -192,6 +203,27 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
         yield "sequence", f"{sequence} does not divide mixture.sequence_tokens = {sequence_tokens}; expected a divisor"
     if pipeline > model.layers:
         yield "pipeline", f"{pipeline} stages for {model.layers} layers; expected at least one layer in each stage"
+
+
+def _experts(parallel: Parallel, model: Model, ranks: int, precision: str) -> Iterator[Refusal]:
+    """Yield the reasons why experts cannot be divided over data-parallel ranks."""
+    degree = parallel.expert
+    if degree == 1:
+        return
+    if model.experts is None or model.experts.count % degree:
+        found = f"of {model.experts.count} experts" if model.experts else "without model.experts"
+        yield "expert", f"{degree} ranks {found}; expected a divisor of model.experts.count"
+    if parallel.data_ranks(ranks) % degree:
+        yield "expert", f"{degree} does not divide the {parallel.data_ranks(ranks)} data-parallel ranks"
+    conflicts = {
+        "tensor > 1": (parallel.tensor > 1, "tensor ranks already divide the experts"),
+        "zero_stage 3": (parallel.zero_stage == 3, "ZeRO-3 divides every parameter over all replicas"),
+        "offload": (parallel.offload != "none", "DeepSpeed measures offloaded gradients without experts"),
+        "FP16": (precision == "fp16", "DeepSpeed averages the gradient norms of experts over ranks"),
+    }
+    for name, (holds, reason) in conflicts.items():
+        if holds:
+            yield "expert", f"expert {degree} with {name}: {reason}; expected 1, or no {name}"
 
 
 def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:

@@ -116,6 +116,9 @@ STEP: Final = {
 NESTED: Final = {
     "parts": _of_step("plinth_step_seconds", "Seconds spent in each part of the last step.", "seconds", "part"),
     "besides": _of_step("plinth_between_steps_seconds", "Seconds between the last two steps.", "seconds", "what"),
+    "experts": _of_step(
+        "plinth_experts", "Largest load relative to the mean, idle experts, and mean entropy of routers.", "", "what"
+    ),
     "device_memory": _of_step("plinth_device_memory_bytes", "Memory of the leading rank's device.", "bytes", "what"),
     "heldout": Metric(
         name="plinth_heldout_bits_per_byte",

@@ -10,6 +10,7 @@ from plinth.compute.context import Context
 from plinth.evaluation import serving
 from plinth.launch.devices import DEVICES, Device
 from plinth.model.parameters import Model, SlidingWindow
+from plinth.model.sparsity import Experts
 from plinth.records import Manifest
 
 SMALL = Model(layers=2, dim=32, heads=2, kv_heads=1, ffn_dim=48)
@@ -42,6 +43,18 @@ def test_a_sliding_layer_keeps_and_reads_its_window_only() -> None:
     computes = _device(10**6, 1000.0, 1e30)
     saved = serving.prompt_s(computes, SMALL, VOCABULARY, 9) - serving.prompt_s(computes, windowed, VOCABULARY, 9)
     assert saved == pytest.approx(4 * 2 * 16 * 0.5 / 1000)  # of 9 x 9 / 2 pairs, the window leaves out 1 / 2
+
+
+def test_a_batch_reads_the_experts_that_its_tokens_use() -> None:
+    """A token uses one of four experts: alone it reads one, two tokens read 4 (1 - (3/4)^2) on average."""
+    experts = Experts(count=4, active=1, ffn_dim=24)
+    mixed = SMALL.model_copy(update={"qk_norm": True, "experts": experts})
+    reads, expert = _device(10**6, 1e30, 1000.0), 3 * 32 * 24
+    alone = MATRICES + 2 * (32 * 4 + expert - 3 * 32 * 48)
+    assert serving.token_s(reads, mixed, VOCABULARY, CONTEXT, 1) == (2 * alone + CONTEXT * KV) / 1000
+    both = alone + 2 * expert * (4 * (1 - 0.75**2) - 1)
+    found = serving.token_s(reads, mixed, VOCABULARY, CONTEXT, 2)
+    assert found == pytest.approx((2 * both + 2 * CONTEXT * KV) / 1000)
 
 
 def test_as_many_sequences_as_fit_and_none_where_the_weights_do_not() -> None:

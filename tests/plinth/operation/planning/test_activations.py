@@ -115,6 +115,23 @@ def test_windows_bring_a_dense_mask_of_their_own(layers: tuple[str], documents: 
     assert abs(_off("llama", Parallel(), torch.bfloat16, document_mask=documents, window=window)) <= 0.02
 
 
+@pytest.mark.parametrize("block", [{}, {"activation_checkpointing": 2}, {"sequence": 2}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "experts",
+    [
+        {"count": 8, "active": 2, "ffn_dim": 96, "z_loss_coefficient": 0.0},
+        {"count": 4, "active": 3, "ffn_dim": 40, "shared": 2, "score": "sigmoid", "z_loss_coefficient": 0.0},
+    ],
+    ids=["softmax", "sigmoid"],
+)
+def test_experts_keep_the_rows_that_they_get(
+    experts: dict[str, Any], dtype: torch.dtype, block: dict[str, int], four_ranks: None
+) -> None:
+    """The losses of a training pass keep one more number per expert and token, which no hook here sees."""
+    assert abs(_off("llama", Parallel(**block), dtype, qk_norm=True, experts=experts)) <= 0.05
+
+
 class _Fused(torch.autograd.Function):
     """RMSNorm as GPUs compute it: `_fused_rms_norm_backward` takes the input and the statistic, and no more."""
 

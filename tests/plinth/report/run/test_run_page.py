@@ -121,6 +121,18 @@ def test_series_of_every_kind(timeline: list[dict[str, Any]]) -> None:
     assert made.marks[0].step == 6
 
 
+def test_experts_are_drawn_if_there_are_any(timeline: list[dict[str, Any]]) -> None:
+    health = {"most": 1.5, "idle": 2, "entropy": 1.25, "by_layer": {"layers": [1, 3], "most": [1.5, 1.2]}}
+    mixed = [event | ({"experts": health} if event["event"] == "step" else {}) for event in timeline]
+    made = run_metrics(mixed)
+    assert set(made.series["experts_idle"].values) >= {2.0}
+    assert {layer: max(one.values[:1]) for layer, one in made.experts.items()} == {"1": 1.5, "3": 1.2}
+    text = run_page.page(mixed, ABOUT)
+    for key in ("experts", "experts_load", "experts_idle", "experts_entropy"):
+        assert len(re.findall(f'data-key="{key}"', text)) == 2, key
+    assert "experts" not in run_page.page(timeline, ABOUT)
+
+
 class Reader(HTMLParser):
     """Parser for the resources of a page and its unclosed elements."""
 

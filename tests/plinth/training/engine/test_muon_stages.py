@@ -8,11 +8,14 @@ from typing import Any
 
 import changed_layout
 import pytest
+import torch
 
 from plinth.launch.parameters import Launch
 from plinth.model.parameters import MuP
+from plinth.model.sparsity import Experts
 from plinth.training.config import RunConfig
-from plinth.training.parameters.optimizers import Optimizer
+from plinth.training.engine.optimization import Muon
+from plinth.training.parameters.optimizers import MuonOptions, Optimizer
 from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 
@@ -113,3 +116,37 @@ def test_an_update_kept_back_changes_no_stage(make: Callable[..., RunConfig]) ->
             assert vetoed == [False, True, False]
             for part in ("parameters_sha256", "optimizer_sha256"):
                 assert first[part] == second[part] != third[part], part
+
+
+@pytest.mark.exhaustive
+def test_each_expert_is_a_matrix_of_its_own(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """A border between two ranks cuts an expert, or a stack of them, in ZeRO-1 to 3."""
+    experts = Experts(count=4, active=2, ffn_dim=24, auxiliary_coefficient=0.0)
+    model = make().model.model_copy(update={"qk_norm": True, "experts": experts})
+    blocks = [{"zero_stage": stage} for stage in (0, 1, 2, 3)] + [
+        {"zero_stage": stage, "expert": 2} for stage in (0, 1)
+    ]
+    divided = [layout(make, 2, "fp32", **block).model_copy(update={"model": model}) for block in blocks]
+    ranks = run_ranks(
+        2,
+        changed_layout.journey,
+        [(one, None, 1, 4, tmp_path / f"{n}") for n, one in enumerate(divided)],
+        timeout_s=400,
+    )
+    alone = layout(make, 1, "fp32").model_copy(update={"model": model})
+    (reference,) = run_ranks(1, changed_layout.journey, [(alone, None, 1, 4, tmp_path / "one")], timeout_s=400)[0]
+    for block, found in zip(blocks, ranks[0], strict=True):
+        assert found["loss"] == pytest.approx(reference["loss"], abs=NOISE), block
+
+
+def test_an_expert_is_updated_as_the_same_matrix_outside_a_stack() -> None:
+    stack = torch.nn.Parameter(torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(1)))
+    lone = [torch.nn.Parameter(one.detach().clone()) for one in stack]
+    groups = [{"params": [stack]}, {"params": lone}]
+    fields = {"lr": 0.1, "weight_decay": 0.1, "hidden_matrices": True}
+    muon = Muon([group | fields for group in groups], MuonOptions())
+    stack.grad = torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(2))
+    for one, gradient in zip(lone, stack.grad, strict=True):
+        one.grad = gradient.clone()
+    muon.step()
+    assert torch.equal(stack, torch.stack(lone))
