@@ -26,10 +26,15 @@ def main() -> int:
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("--attempt", type=int, default=0, help="number of starts of this run's ranks so far")
     parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare results")
+    parser.add_argument("--standby", action="store_true", help="wait for the environment of a rank on standard input")
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
     arguments = parser.parse_args()
     rank_watch.die_with_supervisor()
     private.for_torch()
+    if arguments.standby:
+        from plinth.training.recovery import standby
+
+        arguments = parser.parse_args(standby.wait())
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])
     rank_watch.install(config.directory, rank)
@@ -56,8 +61,12 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
         return 0
     gc.disable()  # imported modules stay
     from plinth.training.engine import engine
+    from plinth.training.recovery.agent import recovery_agent
 
-    rank = engine.join(config)
+    rank = engine.prepare(config)
+    agent = recovery_agent(config, rank)
+    if agent is None:
+        engine.connect(config, rank)
     gc.freeze()  # DeepSpeed collects garbage often while it starts, and would scan all imported modules
     gc.enable()
     if audit:
@@ -65,11 +74,17 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
 
         replay(config, rank, start)
         finished = True
+    elif agent is not None:
+        from plinth.training.recovery import survival
+
+        finished = survival.train(config, rank, attempt, agent)
     else:
         from plinth.training.loop import train
 
         finished = train(config, rank, attempt)
     engine.leave()
+    if agent is not None:
+        agent.done()
     return 0 if finished else EXIT_PREEMPTED
 
 

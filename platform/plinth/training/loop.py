@@ -15,20 +15,21 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from plinth.errors import TrainingError
+from plinth.errors import CheckpointError, TrainingError
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.saving import Saver
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
-from plinth.training.data import StepBatch
+from plinth.training.data import Batches, StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED, Launched, Measured
 from plinth.training.guard.rules import TEXT_RULES, Intervention, ThroughputRule
+from plinth.training.recovery.copies import Copier
 from plinth.training.step_documents import WindowReporter
 from plinth.training.stopping import Verdict, Watch, stopped_event
 from plinth.training.telemetry.communication import StragglerDetector
@@ -62,25 +63,27 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
         DiskFullError, StorageError: a checkpoint could not be written; the last checkpoint is intact.
     """
     run = TrainingRun(config, rank)
-    done = run.resume(attempt)
-    try:
-        while (done < config.total_steps or run.owes(done)) and not run.signal:
-            done = run.run(done)
-        run.saver.drain()
-        run.saver.close()
-    finally:
-        run.reporter.close()
-    return run.signal in (0, STOP_REQUESTED) or (done == config.total_steps and not run.owes(done))
+    return run.finish(run.resume(attempt))
 
 
 class TrainingRun:
     """One run of a trainer, with its timeline, checkpoints, and the interventions of the guard."""
 
-    def __init__(self, config: RunConfig, rank: Rank) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        rank: Rank,
+        interrupt: Interrupt | None = None,
+        opened: Callable[[], Batches] | None = None,
+        *,
+        follows: bool = False,
+    ) -> None:
         self.config, self.rank = config, rank
-        self.interrupt, self.events = Interrupt(), Timeline(config.directory.events)
-        self.trainer = Trainer(config, rank)
-        self.saver, self.verification = Saver(self.trainer.engine, self.events), SharedVerification(config, rank)
+        self.interrupt, self.events = interrupt or Interrupt(), Timeline(config.directory.events)
+        self.trainer = Trainer(config, rank, opened)
+        self.copier: Copier | None = None
+        self.saver = Saver(self.trainer.engine, self.events, follows=follows)
+        self.verification = SharedVerification(config, rank)
         self.validator = Validator(config)
         self.throughput = ThroughputRule(config.guard.throughput, config.guard.window_steps)
         self.reporter = WindowReporter(config, self.events) if rank.leads else WindowReporter(None, self.events)
@@ -91,6 +94,17 @@ class TrainingRun:
         self._last_reported = _last_step(config) if rank.leads else 0
         self._lag = 1 if rank.device.type == "cuda" else 0
         self._in_flight: deque[Launched] = deque()
+
+    def finish(self, done: int) -> bool:
+        """Train from step `done` to the last step. Return the result of `train`."""
+        try:
+            while (done < self.config.total_steps or self.owes(done)) and not self.signal:
+                done = self.run(done)
+            self.saver.drain()
+            self.saver.close()
+        finally:
+            self.reporter.close()
+        return self.signal in (0, STOP_REQUESTED) or (done == self.config.total_steps and not self.owes(done))
 
     def run(self, done: int) -> int:
         """Continue training after step `done`, and return the last valid step.
@@ -109,7 +123,8 @@ class TrainingRun:
             self.saver.poll()
             saves, validates = self.config.saves_at(step) or self._save_again, self.validator.due(step)
             traced, owes = self.profiler.ends(step), self.owes(step)
-            at_once = saves or validates or traced or owes or self.signal or not launched
+            copies = self.copier is not None and self.copier.due(step)
+            at_once = saves or validates or traced or owes or copies or self.signal or not launched
             rollback = self._drain(0 if at_once else self._lag)
             if rollback is None and self.signal:
                 rollback = self._drain(0)
@@ -124,6 +139,8 @@ class TrainingRun:
                 self._validate(step)
             if saves or self.signal:
                 self._save(step)
+            if copies and not self.signal:
+                self._copy(step)
             if self.signal and step < self.config.total_steps:
                 self._emit_stop(step)
                 return step
@@ -142,7 +159,7 @@ class TrainingRun:
 
     def _settle(self, step: int) -> None:
         """Let hooks finish their pending work after a step, unless a signal arrives first."""
-        self.saver.wait_until_copied()
+        self._wait_until_copied()
         while (hook := self.trainer.hooks.due(step)) is not None:
             with self.trainer.engine.clock.within("exchange"):
                 settled = hook.settle(step, lambda: self.interrupt.signal)
@@ -155,19 +172,14 @@ class TrainingRun:
     def resume(self, attempt: int) -> int:
         """Load the newest committed checkpoint that verifies. Return its step, or 0 if the run starts from the
         beginning."""
+        if self.copier is not None and self.copier.order.step is not None:
+            if self._restore_copy(self.copier, self.copier.order.step, attempt):
+                return self.copier.order.step
+            self.trainer.begin()  # the engine may have parts of the copy
         begun = time.monotonic()
         step, rollbacks = self.verification.select(self.events)
         verified: dict[str, Any] = {} if step is None else {"verified_s": round(time.monotonic() - begun, 3)}
-        self._emit(
-            "run_started",
-            attempt=attempt,
-            ranks=self.config.ranks,
-            device=self.rank.device.type,
-            precision=self.trainer.engine.precision,
-            zero_stage=self.config.parallel.zero_stage,
-            total_steps=self.config.total_steps,
-            **verified,
-        )
+        self._emit_start(attempt, **verified)
         if step is not None:
             self.trainer.load(step)
             saved, ours = checkpoint.read_state(self.config.directory, step)["layout"], layout_of(self.config)
@@ -179,6 +191,34 @@ class TrainingRun:
         self.trainer.guard.set_rollbacks(rollbacks)
         return step or 0
 
+    def _restore_copy(self, copier: Copier, step: int, attempt: int) -> bool:
+        """Load the state after a step from copies in memory. Return False on every rank if a rank has no intact
+        copy."""
+        begun = time.monotonic()
+        try:
+            monitor = copier.restore()
+        except CheckpointError as error:
+            self._emit("copy_failed", step=step, reason=str(error), durable=True)
+            return False
+        self.trainer.follow(step, monitor)
+        self._emit_start(attempt)
+        restored = {"source": "memory", "seconds": round(time.monotonic() - begun, 3), "sha256": copier.restored}
+        self._emit("resumed", step=step, attempt=attempt, **restored, durable=True)
+        return True
+
+    def _emit_start(self, attempt: int, **more: Any) -> None:
+        """Log that the ranks are up."""
+        self._emit(
+            "run_started",
+            attempt=attempt,
+            ranks=self.config.ranks,
+            device=self.rank.device.type,
+            precision=self.trainer.engine.precision,
+            zero_stage=self.config.parallel.zero_stage,
+            total_steps=self.config.total_steps,
+            **more,
+        )
+
     def roll_back(self, made: Intervention) -> int:
         """Restore the state from before an intervention's window, and return the restored step. The run skips the
         window from then on."""
@@ -187,6 +227,7 @@ class TrainingRun:
         self.profiler.forget()
         if self.signal == STOP_REQUESTED:
             self.signal = 0  # the verdict remains, and the next step executes it
+        self._wait_until_copied()
         self.saver.drain()  # a save in progress is committed, or fails, before the selection
         step, rollbacks = self.verification.select(self.events)
         if step is None:
@@ -256,6 +297,31 @@ class TrainingRun:
         for event, fields in self.trainer.hooks.saved(state):
             self._emit(event, step=step, **fields)
         self._save_again = False
+
+    def _copy(self, step: int) -> None:
+        """Copy the state to the memory of two nodes."""
+        assert self.copier is not None
+        self.copier.engine = self.trainer.engine
+        with self.trainer.engine.clock.within("save"):
+            state = {**self.trainer.state(), **self.validator.state(step)}
+            failures = self.copier.copy(step, len(self.trainer.guard.rollbacks), state)
+        for reason in failures:
+            self.events.append("copy_failed", rank=self.rank.index, step=step, reason=reason)
+
+    def _wait_until_copied(self) -> None:
+        """Wait for the copies of the state in progress, before a change that is not an update."""
+        self.saver.wait_until_copied()
+        if self.copier is not None:
+            self.copier.wait_until_copied()
+
+    def interrupted(self) -> None:
+        """End without the other ranks, after the loss of one. A save in progress is committed if every rank has staged
+        its state."""
+        self._in_flight.clear()
+        self.saver.interrupt()
+        if self.copier is not None:
+            self.copier.abandon()
+        self.trainer.engine.deepspeed.destroy()
 
     def _begin_trace(self, step: int) -> None:
         if not self.profiler.waits:

@@ -21,7 +21,7 @@ from plinth.errors import TrainingError
 from plinth.training import hooks
 from plinth.training.checkpoint import resume, snapshot
 from plinth.training.config import RunConfig
-from plinth.training.data import StepBatch, batches_of, examined
+from plinth.training.data import Batches, StepBatch, batches_of, examined
 from plinth.training.engine.batches import replica_batches
 from plinth.training.engine.engine import PassHooks, Rank, TrainingEngine, seed
 from plinth.training.engine.optimization import learning_rate
@@ -50,12 +50,16 @@ class Monitor:
 
 
 class Trainer:
-    """Training steps of one rank, with the engine and all other state that a checkpoint contains."""
+    """Training steps of one rank, with the engine and all other state that a checkpoint contains.
 
-    def __init__(self, config: RunConfig, rank: Rank) -> None:
+    Args:
+        opened: returns the batches of this rank's replica; by default, it opens them.
+    """
+
+    def __init__(self, config: RunConfig, rank: Rank, opened: Callable[[], Batches] | None = None) -> None:
         self.config, self.rank = config, rank
         self.monitor, self.guard = Monitor(), Guard(config.guard)
-        self.batches = replica_batches(config, rank.index, partial(batches_of, config, rank.index))
+        self.batches = replica_batches(config, rank.index, opened or partial(batches_of, config, rank.index))
         self.hooks = open_hooks(config, rank)
         self._open()
 
@@ -79,7 +83,10 @@ class Trainer:
 
     def load(self, step: int) -> None:
         """Load the state after `step`, whose checkpoint has been verified."""
-        state = snapshot.load(self.engine, step)["monitor"]
+        self.follow(step, snapshot.load(self.engine, step)["monitor"])
+
+    def follow(self, step: int, state: Mapping[str, Any]) -> None:
+        """Continue after `step` from the host's part of a checkpoint, once the engine has the rest of the state."""
         self.engine.rotate_at(step)
         self.monitor, self.guard = Monitor(state["loss_ema"]), Guard.restored(self.config.guard, state["guard"])
         self.hooks.restore(state)

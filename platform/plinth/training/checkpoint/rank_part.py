@@ -133,8 +133,8 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
             file_bytes=sum(file.bytes for file in files),
             model=digest_tree.of_model(files),
         ),
-        parameters={tensor.name: _line(tensor, block, do) for tensor in plan.parameters},
-        optimizer_sha256=digest_of_lines(_line(tensor, block, do) for tensor in plan.optimizer),
+        parameters={tensor.name: line(tensor, block, do) for tensor in plan.parameters},
+        optimizer_sha256=digest_of_lines(line(tensor, block, do) for tensor in plan.optimizer),
         rng_sha256=plan.rng_sha256,
     )
     write_bytes(part_path(plan.directory, plan.step, plan.rank), fingerprint.canonical(part))
@@ -210,7 +210,7 @@ def _path_of(file: File) -> str:
     return file.path
 
 
-def _line(tensor: Tensor, block: memoryview, do: Do) -> str:
+def line(tensor: Tensor, block: memoryview, do: Do = at_once) -> str:
     """Return the digest line (`tensor_line`) of a tensor in the memory block."""
     digest, end = blake3(), tensor.at + tensor.bytes
     for at in range(tensor.at, end, tensor_file.CHUNK_BYTES):

@@ -37,8 +37,9 @@ from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 class Saver:
     """Checkpoint saves of one rank. All methods except `poll` are collectives."""
 
-    def __init__(self, engine: TrainingEngine, events: Timeline) -> None:
-        self.engine, self.events = engine, events
+    def __init__(self, engine: TrainingEngine, events: Timeline, *, follows: bool = False) -> None:
+        """Start the writer process. If `follows`, writers of an interrupted save may still be at work."""
+        self.engine, self.events, self._follows = engine, events, follows
         self.config, self.rank, self.run = engine.config, engine.rank, engine.config.directory
         self.mode = self.config.checkpoints.mode
         self._pulse, self._arena = Pulse(self.run.events), Arena()
@@ -62,6 +63,8 @@ class Saver:
         if self.mode == "async" and not self.failed:
             self._writer = self._writer or self._start_writer()
             self._writer.wait_until_ready()
+        if self._follows:
+            self._follows = self._on_any_rank(False)  # all earlier writers have ended: their locks are taken
         if self.rank.leads:
             self._prepare_staging(step)
         synchronous = self._on_any_rank(
@@ -102,6 +105,15 @@ class Saver:
         """Wait until the state is copied. Call this before any change of the state except an optimizer update."""
         if self._copying is not None:
             self._copying.wait()
+
+    def interrupt(self) -> None:
+        """End without the other ranks and without waiting for the writer. It commits the save in progress if every rank
+        has staged its state."""
+        self.wait_until_copied()
+        if self._writer is not None:
+            self._writer.leave()
+            self._writer = None
+        self._arena.close()
 
     def close(self) -> None:
         """End the writer process and free the shared memory."""

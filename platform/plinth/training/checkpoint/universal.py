@@ -52,13 +52,18 @@ def layout_of(config: RunConfig) -> dict[str, int]:
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
 
 
-def capture(engine: TrainingEngine) -> Captured:
-    """Return this rank's contribution to a checkpoint: views of the engine's memory. One rank may call this alone."""
+def capture(engine: TrainingEngine, *, complete: bool = False) -> Captured:
+    """Return this rank's contribution to a checkpoint: views of the engine's memory. One rank may call this alone.
+
+    Args:
+        complete: True to include numbers that other ranks also have, so that this rank can be restored from its own
+            contribution.
+    """
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
     pieces: dict[str, Piece] = {}
     for share in shares(engine):
-        first, last = _written_range(engine, share)
+        first, last = (0, share.state[MASTER].numel()) if complete else _written_range(engine, share)
         if first == last:
             continue
         shapes[share.name] = list(share.shape)
@@ -104,6 +109,7 @@ def restore(
     ranks: Iterable[int] | None = None,
     beat: Callable[[], object] = int,
     held: FilledTensors | None = None,
+    files: Iterable[Path] | None = None,
 ) -> None:
     """Load state from any layout into this engine. All ranks must call this.
 
@@ -113,13 +119,14 @@ def restore(
         ranks: ranks whose files this rank needs; all by default.
         beat: called after each piece.
         held: receives the digest of the optimizer's state.
+        files: files with any names, to open in place of the ranks' files.
 
     Raises:
         CheckpointError: a file cannot be read, or part of a parameter's state is missing.
     """
     outer = engine.deepspeed
     with ExitStack() as stack:
-        pieces = ShardedState(stack, folder, ranks, beat)
+        pieces = ShardedState(stack, folder, ranks, beat, files)
         _prepare(outer, int(pieces.header["optimizer_step"]), pieces)
         if held is not None:
             held.follow(engine.optimizer_tensors())

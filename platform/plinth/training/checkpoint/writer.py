@@ -115,10 +115,14 @@ class WriterClient:
         return work > before
 
     def close(self) -> None:
+        self.leave()
+        self._process.wait()
+
+    def leave(self) -> None:
+        """Let the process end by itself after the save in progress."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        self._process.wait()
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None

@@ -32,10 +32,12 @@ from plinth.training.engine.optimization import Muon, parameter_groups, set_rate
 from plinth.training.engine.ranks import (
     DTYPES,
     Rank,
+    connect,
     convert,
     join,
     leave,
     precision_of,
+    prepare,
     require_device,
     require_float8,
     require_gradient,
@@ -48,7 +50,7 @@ from plinth.training.parameters.optimizers import Groups, make_optimizer
 from plinth.training.telemetry import communication
 from plinth.training.telemetry.step_clock import StepClock
 
-__all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "seed"]
+__all__ = ["Rank", "TrainingEngine", "accumulate", "connect", "join", "leave", "prepare", "seed"]
 
 #: Maximum attempts of a step whose gradient overflows in FP16: from 2^32 down to 2^0, with hysteresis.
 OVERFLOWS = 64

@@ -185,26 +185,54 @@ def join(config: RunConfig) -> Rank:
 
     All random generators are seeded, and kernels are deterministic unless the run disables it.
     """
+    rank = prepare(config)
+    connect(config, rank)
+    return rank
+
+
+def prepare(config: RunConfig) -> Rank:
+    """Import DeepSpeed, select the device and its kernels, and seed all random generators of this process."""
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     cuda = torch.cuda.is_available()
-    compiles = cuda or config.parallel.compile
     os.environ["DS_ACCELERATOR"] = "cuda" if cuda else "cpu"
-    deepspeed = import_deepspeed(cuda)
+    import_deepspeed(cuda)
     device = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.launch.ranks_per_node))
-    _set_determinism(config.deterministic, compiles=compiles)
+    _set_determinism(config.deterministic, compiles=cuda or config.parallel.compile)
     _set_matmul(config.fp32_matmul, device)
     seed(config.seed + rank)
     communication.install()
+    return Rank(rank, config.ranks, device)
+
+
+def connect(config: RunConfig, rank: Rank) -> None:
+    """Form the process group of all ranks."""
+    import deepspeed
+
+    cuda = rank.device.type == "cuda"
     deepspeed.init_distributed(
         dist_backend="nccl" if cuda else "gloo", auto_mpi_discovery=False, timeout=COLLECTIVE_TIMEOUT, verbose=False
     )
-    if not compiles:
+    if not (cuda or config.parallel.compile):
         defer_dynamo()  # joining clears Dynamo's cache if it is loaded
-    return Rank(rank, config.ranks, device)
+
+
+def disconnect() -> None:
+    """Leave all process groups after a collective has failed, so that `connect` can be called again.
+
+    The groups must have no open connections, because a collective in progress would keep them from ending.
+    """
+    import deepspeed
+
+    if torch.distributed.is_initialized():
+        deepspeed.comm.destroy_process_group()  # also those that DeepSpeed's modules keep
+    if isinstance(sys.modules.get("torch._dynamo"), _DeferredDynamo):  # joining would load the module it stands for
+        del sys.modules["torch._dynamo"], torch._dynamo
+    deepspeed.comm.comm.cdb = None
+    deepspeed.utils.groups.mpu = None
 
 
 def _set_determinism(deterministic: bool, *, compiles: bool) -> None:

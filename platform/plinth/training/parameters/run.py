@@ -25,6 +25,7 @@ from plinth.training.parameters.trainer import ExternalTrainer, unsupported
 
 # Checkpoints.
 
+
 class Average(Frozen):
     """Evaluate and release an average of committed checkpoints instead of the last checkpoint."""
 
@@ -85,7 +86,31 @@ class Checkpoints(Frozen):
         return self
 
 
+# Recovery from lost ranks without a restart of the others.
+
+
+class Recovery(Frozen):
+    """Recovery from lost ranks in seconds, with each rank's state in the memory of two nodes."""
+
+    copies_every: int = Field(
+        0,
+        ge=0,
+        description="Interval in steps at which each rank copies its state into the memory of its own node and of the "
+        "next node. If 0, a lost rank restarts all ranks from the last checkpoint. A node needs host memory for up to "
+        "7 times the state of its ranks.",
+    )
+    closed_s: float = internal(3.0, gt=0, description="Seconds without a connection until a rank is lost.")
+    silent_s: float = internal(15.0, gt=0, description="Seconds without a heartbeat until a rank is lost.")
+    limit_s: float = internal(120.0, gt=0, description="Seconds for a recovery, after which all ranks restart.")
+
+    @property
+    def enabled(self) -> bool:
+        """True if the run recovers from copies in memory."""
+        return self.copies_every > 0
+
+
 # Evaluation of held-out slices and probes during training.
+
 
 class Validation(Frozen):
     """Interval and amount of the evaluation of held-out text and probes during training. It does not change the
@@ -112,6 +137,7 @@ class Validation(Frozen):
 
 
 # Measurements other than loss and speed. They have no effect on weights, so they are not part of a run's identity.
+
 
 class Telemetry(Frozen):
     """Measurements other than loss and speed."""
@@ -148,6 +174,7 @@ class Telemetry(Frozen):
 
 # Sinks of a run. Not part of identity.
 
+
 class Sinks(Frozen):
     """Sinks that receive a run's metrics, in addition to its timeline, page and MLflow."""
 
@@ -163,6 +190,7 @@ class Sinks(Frozen):
     prometheus: bool = Field(
         False, description="Write `sinks/plinth.prom` in the run's directory, for node_exporter's textfile collector."
     )
+
 
 @extended("training")
 class Training(Frozen):
@@ -233,6 +261,7 @@ class Training(Frozen):
     sinks: Sinks = Sinks()
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints = Checkpoints()
+    recovery: Recovery = Field(Recovery(), exclude_if=lambda given: given == Recovery())
     supervision: Supervision = Supervision()
     launch: Launch = Launch()
     reading: Reading = Reading()

@@ -43,6 +43,8 @@ def unsupported(training: Any, hooks: tuple[str, ...]) -> Iterator[str]:
     """
     keys = ("initial", "validation", "length_schedule", "rotary_schedule", "deepspeed")
     yield from (key for key in keys if getattr(training, key))
+    if training.recovery.enabled:
+        yield "recovery"
     if training.checkpoints.average is not None:
         yield "checkpoints.average"
     if training.model.mup is not None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from plinth.training.attempts import HostFacts, this_host
 from plinth.training.checkpoint import writer
 from plinth.training.checkpoint.upload import fetch_command
 from plinth.training.config import RunConfig
+from plinth.training.recovery import wire
+from plinth.training.recovery.keeper import KeeperProcess
+from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.supervise.host_checks import HostCheck, HostReport, of_this_node, with_clocks
 from plinth.training.supervise.host_checks import this_host as check_this_host
 from plinth.training.supervise.nodes import (
@@ -25,13 +28,15 @@ from plinth.training.supervise.nodes import (
     NodeOrder,
     NodePlace,
     NodeReport,
+    end_standby,
+    keep_standby,
     on_stop,
     read,
     start_checks,
     start_rank,
     write,
 )
-from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process, end_process
 from plinth.training.supervise.result import hold
 from plinth.training.telemetry.timeline import Timeline
 
@@ -55,7 +60,9 @@ class Leader:
             self._beat = Heartbeat(self._files.beat(0), self._order.session)
             self._nodes = [RemoteNode(self, self._files, node, self._silence_limit_s) for node in range(1, place.nodes)]
 
-    def start(self, port: int, attempt: int, audit: bool, resume: int = 0) -> list[RemoteRank]:
+    def start(
+        self, port: int, attempt: int, audit: bool, resume: int = 0, recovery: RecoveryLink | None = None
+    ) -> list[RemoteRank]:
         """Order the other nodes to start their ranks for a new attempt. Return these ranks."""
         if self._place.nodes == 1:
             return []
@@ -69,11 +76,34 @@ class Leader:
             signals=(),
             fetch=None,
             check=0,
+            recovery=recovery,
+            replaced=(),
         )
         for node in self._nodes:
             node.follow(self._order.id)
         count = self._config.launch.ranks_per_node
         return [RemoteRank(node, index) for node in self._nodes for index in range(count)]
+
+    def replace(self, ranks: Sequence[int], recovery: RecoveryLink) -> None:
+        """Order the other nodes to start some of their ranks again, while the others continue."""
+        if self._away:
+            self._publish(replaced=tuple(ranks), recovery=recovery)
+
+    @property
+    def session(self) -> str:
+        """Secret of this job, which other users cannot read."""
+        return self._order.session
+
+    def keepers(self) -> list[str]:
+        """Wait until every other node has reported the address of its copies. Return those of the nodes that have, in
+        order."""
+        until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
+        while self._away:
+            found = [node.keeper(self._order.session) for node in self._nodes]
+            if all(found) or time.monotonic() > until:
+                return [one for one in found if one]
+            time.sleep(POLL_S)
+        return []
 
     @property
     def count(self) -> int:
@@ -115,6 +145,11 @@ class Leader:
     def asked_to_stop(self) -> int:
         """Return the stop signal that another node has received, or 0."""
         return next((node.asked_to_stop for node in self._nodes if node.asked_to_stop), 0) if self._away else 0
+
+    @property
+    def epoch(self) -> int:
+        """Number of losses of this attempt after which ranks were started again."""
+        return self._order.recovery.first.epoch if self._order.recovery else 0
 
     def signal(self, number: int) -> None:
         """Forward a stop signal to the ranks of all other nodes, once per attempt."""
@@ -169,8 +204,8 @@ class RemoteNode:
 
     def code(self, index: int) -> int | None:
         """Return the exit status of one of the node's ranks, or None while the rank runs."""
-        codes = self._latest().codes
-        code = codes[index] if index < len(codes) else None
+        report = self._latest()
+        code = report.codes[index] if index < len(report.codes) and report.epoch == self._leader.epoch else None
         return NODE_LOST if code is None and self._lost else code
 
     def signal(self, number: int) -> None:
@@ -181,6 +216,11 @@ class RemoteNode:
         yet."""
         report = read(self._path, NodeReport)
         return report.host if report is not None and report.session == session else None
+
+    def keeper(self, session: str) -> str:
+        """Return the address of the node's copies, or an empty text if it has not reported it yet."""
+        report = read(self._path, NodeReport)
+        return report.keeper if report is not None and report.session == session else ""
 
     @property
     def _lost(self) -> bool:
@@ -225,6 +265,9 @@ class Follower:
         self._leader = HeartbeatReader(self.files.beat(0))
         self._order, self._signals = NodeOrder(id="", session=""), 0
         self._ranks: list[Process] = []
+        self._keeper: KeeperProcess | None = None
+        self._standby = keep_standby() if config.recovery.enabled else None
+        self._epoch = 0
         self._host = this_host()
         self._asked_to_stop, self._asked_at, self._last_report = 0, 0.0, NodeReport(order="")
         on_stop(self._stop)
@@ -248,6 +291,9 @@ class Follower:
                 time.sleep(POLL_S)
         finally:
             self._end_ranks()
+            end_standby(self._standby)
+            if self._keeper is not None:
+                self._keeper.close()
 
     def start(self, order: NodeOrder, rank: int) -> Process:
         """Start one rank of this node."""
@@ -263,7 +309,8 @@ class Follower:
     def _execute(self, order: NodeOrder) -> None:
         if order.id != self._order.id:
             self._end_ranks()
-            self._order, self._signals = order, 0
+            self._order, self._signals, self._epoch = order, 0, 0
+            self._keep(order.session)
             if order.check:
                 self._ranks = [start_checks(self._path, self.place, order.address, order.check)]
             elif order.fetch is not None:
@@ -274,9 +321,28 @@ class Follower:
                     writer.end(self.config.directory, rank)  # node 0 no longer waits for it
                 self._ranks = [self.start(order, rank) for rank in here] if order.status is None else []
             self._report()
+        if order.recovery is not None and order.recovery.first.epoch > self._epoch:
+            self._replace(order)
         for number in order.signals[self._signals :]:
             self._send(number)
         self._signals = len(order.signals)
+
+    def _replace(self, order: NodeOrder) -> None:
+        """Start some ranks of this node again, while the others continue."""
+        here = self.place.ranks(self.config)
+        for rank in order.replaced:
+            if rank in here:
+                index = rank - here.start
+                end_process(self._ranks[index])
+                self._ranks[index] = self.start(order, rank)
+        assert order.recovery is not None
+        self._order, self._epoch = order, order.recovery.first.epoch
+        self._report()
+
+    def _keep(self, session: str) -> None:
+        """Start the process that stores copies, once the job's secret is known."""
+        if self._keeper is None and self.config.recovery.enabled:
+            self._keeper = KeeperProcess(session, wire.own_host(self.place.address))
 
     def _report(self) -> None:
         codes = tuple(process.poll() for process in self._ranks)
@@ -286,6 +352,8 @@ class Follower:
             codes=codes,
             asked_to_stop=self._asked_to_stop,
             host=self._host,
+            epoch=self._epoch,
+            keeper=self._keeper.address if self._keeper is not None else "",
         )
         if report != self._last_report:
             write(self.files.report(self.place.node), report)

@@ -33,6 +33,8 @@ from plinth.storage.atomic import write_bytes
 from plinth.training.attempts import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
+from plinth.training.recovery.orders import RecoveryLink
+from plinth.training.recovery.standby import StandbyStarter
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.rank_watch import Process
 
@@ -104,18 +106,23 @@ class NodeOrder(Frozen):
     signals: tuple[int, ...] = ()
     check: int = 0  # port of node 0 during host checks
     fetch: int | None = None  # step of a checkpoint in the bucket to fetch, a share per node
+    recovery: RecoveryLink | None = None  # of the ranks that start
+    replaced: tuple[int, ...] = ()  # ranks to start again; the others continue
     status: int | None = None
 
 
 class NodeReport(Frozen):
     """A node's report on an order: the exit status of each of its ranks, a signal that the node itself received, and
-    the facts about its machine. `session` is the session of the order."""
+    the facts about its machine. `session` is the session of the order, `epoch` the last loss after which it has started
+    its ranks, and `keeper` the address of its copies."""
 
     order: str
     session: str = ""
     codes: tuple[int | None, ...] = ()
     asked_to_stop: int = 0
     host: HostFacts | None = None
+    epoch: int = 0
+    keeper: str = ""
 
 
 class NodeFiles:
@@ -222,6 +229,7 @@ def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank
         "LOCAL_WORLD_SIZE": str(len(here)),
         "MASTER_ADDR": order.address,
         "MASTER_PORT": str(order.port),
+        **(order.recovery.environment() if order.recovery else {}),
         rank_watch.SUPERVISOR: str(os.getpid()),
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(here))),
         "PYTHONUNBUFFERED": "1",
@@ -244,6 +252,23 @@ def start_ranks_by(starter: RankStarter) -> None:
     """Set the function that starts ranks in this process. For example, a rehearsal starts ranks with torch already
     loaded."""
     _STARTER[:] = [starter]
+
+
+def keep_standby() -> StandbyStarter | None:
+    """Keep a process waiting to replace a lost rank of this node. Return its owner, or None if ranks are not started in
+    interpreters of their own."""
+    if _STARTER[-1] is not _interpreter:
+        return None
+    made = StandbyStarter()
+    start_ranks_by(made)
+    return made
+
+
+def end_standby(owner: StandbyStarter | None) -> None:
+    """End the process that waits to replace a rank."""
+    if owner is not None:
+        owner.close()
+        start_ranks_by(_interpreter)
 
 
 def start_checks(config_path: Path, place: NodePlace, address: str, port: int) -> subprocess.Popen[bytes]:

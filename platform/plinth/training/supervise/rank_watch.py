@@ -92,14 +92,14 @@ def watch(
     """Wait until every rank has ended. If hanging ranks were killed, return the reason, otherwise an empty string.
 
     Args:
-        ranks: processes of this attempt.
+        ranks: processes of this attempt; `on_poll` may replace them.
         timeline: file whose changes show the progress of the ranks.
         supervision: time limits.
         asked_to_stop: returns the signal to forward, or 0.
         on_poll: called several times per second.
         on_hang: called before hanging ranks are killed, after each rank got the signal to dump its state.
     """
-    deadline = float("inf")  # when the remaining ranks are killed
+    deadline = siblings = float("inf")  # when the remaining ranks are killed: after a stop, after a failure
     signalled, pulse = False, LastChange(timeline)
     while any(process.poll() is None for process in ranks):
         on_poll()
@@ -107,9 +107,9 @@ def watch(
         if asked_to_stop() and not signalled:
             _send(ranks, signal.SIGTERM)
             signalled, deadline = True, now + supervision.grace_s
-        if any(process.poll() not in (None, 0, EXIT_PREEMPTED) for process in ranks):
-            deadline = min(deadline, now + SIBLING_TIMEOUT_S)
-        if now > deadline:
+        failed = any(process.poll() not in (None, 0, EXIT_PREEMPTED) for process in ranks)  # and not replaced
+        siblings = min(siblings, now + SIBLING_TIMEOUT_S) if failed else float("inf")
+        if now > min(deadline, siblings):
             _send(ranks, signal.SIGKILL)
         elif pulse.age_s() > supervision.hang_s:
             _send(ranks, signal.SIGUSR1)  # each rank dumps its stacks and current collectives
@@ -130,6 +130,12 @@ def describe_exit(rank: int, code: int) -> str:
     if code < 0:
         return f"rank {rank} was killed by {signal.Signals(-code).name}"
     return f"rank {rank} ended with status {code}"
+
+
+def end_process(process: Process) -> None:
+    """Kill a rank if it is alive, and wait for its end."""
+    _send([process], signal.SIGKILL)
+    process.wait()
 
 
 def _send(ranks: Sequence[Process], number: int) -> None:

@@ -222,11 +222,16 @@ class LostWork:
         self.update()
         return self._failure
 
-    def lose(self, *, audit: bool) -> Loss:
-        """Count this attempt's work since the last commit as lost, and return it. An audit loses only time."""
+    def highest(self) -> int:
+        """Return the highest step on the timeline."""
+        return max(timeline(self.run.events).steps, default=0)
+
+    def lose(self, *, audit: bool, step: int | None = None) -> Loss:
+        """Count this attempt's work since the last commit as lost, or since a later `step` whose state is in memory,
+        and return it. An audit loses only time."""
         self.update()
         now = time.monotonic()
-        committed = _committed(self.run)
+        committed = _committed(self.run) if step is None else step
         done = [] if audit else [step for step in timeline(self.run.events).steps if step > committed]
         seconds = round(now - max(self._begun, self._taken.get(committed, 0.0)), 3)
         self._failed, self._restarting = now, True

@@ -37,6 +37,8 @@ from plinth.training.config import RunConfig
 from plinth.training.forensics.order_proof import evidence as order_evidence
 from plinth.training.forensics.proof import store_order
 from plinth.training.parameters.trainer import require_submitted
+from plinth.training.recovery.coordinator import RecoveryCoordinator
+from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
@@ -50,6 +52,7 @@ from plinth.training.supervise.rank_watch import (
     POLL_S,
     Process,
     describe_exit,
+    end_process,
     watch,
 )
 from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, LostWork, hold
@@ -71,6 +74,7 @@ class Supervisor:
     lock_fd: int
     asked_to_stop: int = 0
     restarts: int = 0
+    recoveries: int = 0
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
@@ -79,6 +83,9 @@ class Supervisor:
     def __post_init__(self) -> None:
         self.run = self.config.directory
         self.leader = Leader(self.config, self.place)
+        self.coordinator: RecoveryCoordinator | None = None
+        self.rank_processes: list[Process] = []
+        self.link: RecoveryLink | None = None  # of the ranks that start
         self.events, self.lost = Timeline(self.run.events), LostWork(self.run)
         self.allowance: AllowanceWatch | None = None
         self.uploader = Uploader(self.config, self.config_path) if self.config.checkpoints.upload else None
@@ -90,11 +97,18 @@ class Supervisor:
         try:
             trainer_of(self.run)  # without a key, fail now rather than at the first checkpoint
             self._take_over()
+            if self.config.recovery.enabled:
+                host = self.place.address if self.place.nodes > 1 else ""
+                self.coordinator = RecoveryCoordinator(
+                    self.config, self.leader.session, host, self._replace, self._recovered, self.lost.highest
+                )
             return self._excluded() or self._phases()
         except PlinthError as error:
             self.failure = RankFailure.of(error)
             return self._result("failed", f"{self.failure.kind}: {error.what}")
         finally:
+            if self.coordinator is not None:
+                self.coordinator.close()
             if self.uploader is not None:
                 self.uploader.finish(lambda: bool(self.asked_to_stop))
 
@@ -150,7 +164,7 @@ class Supervisor:
                 self._record_loss("lost", reason, audit)
                 return "failed", reason
             self.restarts += 1
-            self._record_loss("restart", reason, audit, attempt=self.restarts, backoff_s=self._backoff_s)
+            self._record_loss("restart", reason, audit, attempt=self.attempt, backoff_s=self._backoff_s)
             if not self._back_off():
                 return "stopped", self.overspent or "a signal arrived between two attempts"
 
@@ -164,9 +178,9 @@ class Supervisor:
         rank_watch.prepare(self.run)
         self.first_failed = []
         self._state(audit)
-        port = processes.free_port()
-        ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
-        ranks += self.leader.start(port, self.restarts, audit, self.resume)
+        port, self.link = processes.free_port(), self._link(audit)
+        ranks = self.rank_processes = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
+        ranks += self.leader.start(port, self.attempt, audit, self.resume, self.link)
         reason = watch(
             ranks,
             self.run.events,
@@ -187,6 +201,33 @@ class Supervisor:
         hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
         attempts.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
 
+    def _link(self, audit: bool) -> RecoveryLink | None:
+        """Return what the ranks of an attempt need to outlive lost ranks, or None if they do not outlive any."""
+        if self.coordinator is None or audit:
+            return None
+        return self.coordinator.begin((self.coordinator.keeper, *self.leader.keepers()))
+
+    def _replace(self, ranks: list[int], link: RecoveryLink) -> None:
+        """Start lost ranks again while the others continue, and sign the attestation of the machines as they are
+        now."""
+        self.recoveries, self.link = self.recoveries + 1, link
+        self.leader.replace(ranks, link)
+        for rank in self.place.ranks(self.config):
+            if rank in ranks:
+                end_process(self.rank_processes[rank])
+                self.rank_processes[rank] = self._start(rank, 0, False)
+        self._state(audit=False)
+
+    def _recovered(self, reason: str, step: int) -> None:
+        """Log a recovery. The attempt goes on after `step`."""
+        self._record_loss("restart", reason, False, step, attempt=self.attempt, backoff_s=0.0)
+        self.lost.begin()
+
+    @property
+    def attempt(self) -> int:
+        """Number of times that ranks were started again, all or some of them."""
+        return self.restarts + self.recoveries
+
     @property
     def overspent(self) -> str:
         """Reason to stop the job because its allowance is spent, or an empty text."""
@@ -199,6 +240,8 @@ class Supervisor:
     def _on_poll(self, ranks: list[Process]) -> None:
         self.lost.update()
         self._watch_allowance()
+        if self.coordinator is not None:
+            self.coordinator.tend(ranks)
         if not self.first_failed:  # ranks that failed by themselves: their siblings are ended afterward
             self.first_failed = [
                 rank
@@ -248,7 +291,7 @@ class Supervisor:
         return select_checkpoint(self.config, self.events)[0] or 0
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:
-        fields = {"attempt": self.restarts, "audit": audit, "resume": self.resume, "port": port}
+        fields = {"attempt": self.attempt, "audit": audit, "resume": self.resume, "port": port, "recovery": self.link}
         order = NodeOrder(id="", session="", address=self.place.address, **fields)
         return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
 
@@ -272,9 +315,10 @@ class Supervisor:
             return 1, "; ".join(describe_exit(rank, code) for rank, code in bad)
         return (EXIT_PREEMPTED, "") if EXIT_PREEMPTED in codes else (0, "")
 
-    def _record_loss(self, event: str, reason: str, audit: bool, **more: float) -> None:
-        """Log the cost of a failure on the timeline: steps since the last commit, and seconds spent on them."""
-        lost = self.lost.lose(audit=audit)
+    def _record_loss(self, event: str, reason: str, audit: bool, step: int | None = None, **more: float) -> None:
+        """Log the cost of a failure on the timeline: steps since the last commit, or since `step`, and seconds spent on
+        them."""
+        lost = self.lost.lose(audit=audit, step=step)
         self.events.append(
             event,
             reason=reason,
@@ -308,7 +352,7 @@ class Supervisor:
         return JobResult(
             status=status,
             step=step,
-            restarts=self.restarts,
+            restarts=self.attempt,
             lost_steps=self.lost.lost_steps,
             lost_s=self.lost.lost_s,
             restart_s=self.lost.restart_s,

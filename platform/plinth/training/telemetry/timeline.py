@@ -9,7 +9,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     node_excluded   a node failed its checks and is excluded from the run (node, host, checks: check, evidence)
     run_started  the ranks are up (attempt, ranks, device, precision; verified_s: seconds to verify the checkpoint that
                  is loaded next)
-    resumed      the run resumed from a committed checkpoint (step, attempt)
+    resumed      the run resumed from a committed checkpoint (step, attempt), or from copies in memory (source, seconds;
+                 sha256 of the restored state of all ranks)
     reshaped     the run resumed in another layout: ranks, micro batch or parallel block differ (step, from, to); later
                  steps use the same data and state, but their numbers are equal only up to rounding
     step         loss, grad_norm, lr, tokens, tokens_per_s, step_s, its `parts` and the work `besides` it, in seconds
@@ -27,6 +28,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     amended      batch size or row length after `step` was changed (before, batches, total_steps, reason)
     checkpoint   a checkpoint was committed (step, bytes, seconds, stall_s, wait_s, mode)
     save_failed  a writer failed or died; nothing was committed (step, kind, what, found, expected, remedy)
+    copy_failed  a copy of a rank's state did not reach a node's memory, or could not be restored from it (step, rank,
+                 reason)
     retired      checkpoints were deleted (steps, reason)
     uploaded, upload_failed, downloaded   transfer of a checkpoint to or from a bucket (step, bytes, seconds; tries,
                  reason, retry_s; source)
@@ -34,7 +37,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     refused      a checkpoint was rejected: it differs from its record, or was trained on a window that was later
                  skipped (step, reason)
     withdrawn    a rejected checkpoint was withdrawn from the bucket (step)
-    restart      the supervisor restarts the ranks after a pause (attempt, reason, lost_steps, lost_s, backoff_s)
+    restart      the supervisor restarts the ranks after a pause, or only lost ranks (attempt, reason, lost_steps,
+                 lost_s, backoff_s)
     lost         the supervisor does not restart the ranks: a node is lost, not all ranks stopped in time after a stop
                  request, or all restarts are used (reason, from_step, lost_steps, lost_s)
     signal       a request to stop was received (signal, step)

@@ -1,0 +1,203 @@
+"""A rank's connection to node 0's supervisor: heartbeat, interruption of collectives, and the order to continue.
+
+    main thread     steps ── collective fails, or is cut ── tears down ── "halted" ── waits ── joins again ── steps
+    agent's thread  beat … "halt" ─▶ cut                                    "continue" ─┘
+
+A lost rank makes collectives of its neighbors fail, but not all: two ranks may wait for each other in different groups,
+and gloo cannot abort. So the agent shuts down the sockets that the process groups have opened. Every collective then
+fails at once, on every rank, and the groups can be freed.
+
+Only gloo is interrupted. With NCCL, and with ZeRO-3, whose parameters are numbered per process, all ranks are
+restarted, and only their state comes from memory.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from torch.distributed import DistError
+
+from plinth.training.config import RunConfig
+from plinth.training.engine.ranks import Rank
+from plinth.training.recovery import wire
+from plinth.training.recovery.orders import JoinOrder, RecoveryLink
+
+#: Seconds between two heartbeats.
+BEAT_S = 1.0
+
+#: Seconds between two attempts to interrupt the collectives of a rank.
+CUT_S = 0.2
+
+#: Seconds that a rank whose collective has failed waits for the supervisor to name the loss.
+NAMED_WITHIN_S = 25.0
+
+RankPhase = Literal["starting", "running", "halted", "done"]
+
+
+class Agent:
+    """Agent of one rank. Its thread runs until the process ends."""
+
+    def __init__(self, link: RecoveryLink, rank: int, *, in_process: bool) -> None:
+        """Start the thread. `in_process` is True if this rank can form new process groups."""
+        self._link, self._rank, self._in_process = link, rank, in_process
+        self._phase: RankPhase = "starting"
+        self._changed = threading.Condition()
+        self._halted = self._joined = link.first.epoch  # epoch of the last halt, and of the groups
+        self._order: JoinOrder | None = link.first if link.first.epoch == 0 else None
+        self.sockets = GroupSockets()
+        self._connection: Connection | None = None
+        threading.Thread(target=self._follow, name="plinth-recovery", daemon=True).start()
+
+    @property
+    def secret(self) -> str:
+        return self._link.secret
+
+    @property
+    def first_epoch(self) -> int:
+        """Number of losses before this process was started."""
+        return self._link.first.epoch
+
+    def running(self) -> None:
+        """Report that this rank takes steps."""
+        self._report("running")
+
+    def done(self) -> None:
+        """Report that this rank ends in order."""
+        self._report("done")
+
+    def require_interrupted(self, error: BaseException) -> None:
+        """Return if the supervisor has named a loss that explains a failed collective. Otherwise raise the error.
+
+        Raises:
+            BaseException: the error, because it is not that of a collective, or no loss was named in time.
+        """
+        limit_s = NAMED_WITHIN_S if isinstance(error, DistError) or "gloo" in str(error) else BEAT_S
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._halted > self._joined, limit_s):
+                raise error
+
+    def next(self) -> JoinOrder:
+        """Report that this rank has left its process groups. Wait for the order to join new ones, and return it."""
+        self._report("halted")
+        with self._changed:
+            while self._order is None or self._order.epoch < self._halted:
+                self._changed.wait()
+            self._joined = self._order.epoch
+            self._phase = "starting"
+            return self._order
+
+    def _report(self, phase: RankPhase) -> None:
+        with self._changed:
+            self._phase = phase
+        self._beat()
+
+    def _beat(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with self._changed, suppress(*wire.FAILURES):
+                wire.send(connection, {"phase": self._phase, "epoch": self._halted})
+
+    def _follow(self) -> None:
+        """Stay connected to the hub. If the supervisor has ended, the kernel ends this process too."""
+        while True:
+            with suppress(*wire.FAILURES), wire.connect(self._link.hub, self.secret) as connection:
+                wire.send(connection, {"rank": self._rank, "pid": os.getpid(), "in_process": self._in_process})
+                self._connection = connection
+                self._beat()
+                while True:
+                    arrived = connection.poll(CUT_S if self._must_leave else BEAT_S)
+                    if arrived:
+                        self._take(wire.receive(connection))
+                    if self._must_leave:
+                        self.sockets.cut(connection.fileno())  # again and again: groups may just be forming
+                    if not arrived:
+                        self._beat()
+            self._connection = None
+            time.sleep(CUT_S)
+
+    @property
+    def _must_leave(self) -> bool:
+        """True if a loss was named and the main thread has not left its process groups yet."""
+        return self._halted > self._joined and self._phase != "halted"
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message["do"]:
+            case "halt":
+                with self._changed:
+                    if message["epoch"] <= self._halted:
+                        return
+                    self._halted = message["epoch"]
+                    self._changed.notify_all()
+                if self._phase == "halted":
+                    self._beat()  # it has no groups: it has halted for this loss too
+            case "continue":
+                with self._changed:
+                    self._order = JoinOrder.model_validate(message["order"])
+                    self._changed.notify_all()
+
+
+def recovery_agent(config: RunConfig, rank: Rank) -> Agent | None:
+    """Start the agent of this process, or return None if the run does not recover from memory."""
+    link = RecoveryLink.of(os.environ)
+    in_process = rank.device.type == "cpu" and config.parallel.zero_stage < 3
+    return None if link is None else Agent(link, rank.index, in_process=in_process)
+
+
+class GroupSockets:
+    """The TCP sockets of this process's groups and their store: those opened between `begin` and `end`.
+
+    Until `end`, all sockets opened since `begin` count. The sockets of the loader, of the agent and of copies are
+    opened at other times, or are not connected to another rank.
+    """
+
+    def __init__(self) -> None:
+        self._before: frozenset[str] = frozenset()
+        self._own: frozenset[str] | None = frozenset()
+
+    def begin(self) -> None:
+        """Call this before the first process group is formed."""
+        self._before, self._own = frozenset(_open_sockets()), None
+
+    def end(self) -> None:
+        """Call this once all process groups are formed."""
+        self._own = frozenset(_open_sockets()) - self._before
+
+    def cut(self, spared: int = -1) -> int:
+        """Shut down the connections of the groups, so that every collective fails. Return their number.
+
+        Args:
+            spared: descriptor of a socket that is not cut.
+        """
+        count = 0
+        for name, descriptor in _open_sockets().items():
+            ours = name not in self._before if self._own is None else name in self._own
+            if ours and descriptor != spared:
+                with suppress(OSError):  # closed meanwhile, or it only listens
+                    count += _shut_down(descriptor)
+        return count
+
+
+def _open_sockets() -> dict[str, int]:
+    """Return the descriptor of each open socket, by its name in the kernel, which is not reused while it is open."""
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            name = os.readlink(f"/proc/self/fd/{number}")
+            if name.startswith("socket:"):
+                found[name] = int(number)
+    return found
+
+
+def _shut_down(descriptor: int) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as opened:
+        internet = opened.family in (socket.AF_INET, socket.AF_INET6)
+        if not internet or opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return False
+        opened.shutdown(socket.SHUT_RDWR)
+        return True

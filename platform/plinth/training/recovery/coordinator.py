@@ -1,0 +1,259 @@
+"""Detection of lost ranks by node 0's supervisor, and the order in which the others continue.
+
+    running ── a rank is lost ──▶ halting ── all have left their groups ──▶ joining ── all take steps ──▶ running
+                                    ▲                                         │
+                                    └──────────── another loss ───────────────┘
+
+A loss is detected by the exit of the process, by a connection that stays closed, or by a silent heartbeat. The lost
+rank is started again, while the others leave their groups. Then all continue after the newest step of which every rank
+has a copy, or from the newest checkpoint if that is newer.
+
+A named failure of a rank, a device without this support, a recovery that takes too long, or too many recoveries without
+a new step are left to the supervisor, which restarts all ranks. Their state comes from the same copies.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from plinth import processes
+from plinth.training.checkpoint import checkpoint, writer
+from plinth.training.checkpoint.selection import rollbacks_of
+from plinth.training.config import RunConfig
+from plinth.training.recovery import keeper, wire
+from plinth.training.recovery.orders import JoinOrder, RecoveryLink
+from plinth.training.supervise.nodes import end_standby, keep_standby
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process, describe_exit
+
+#: Exit statuses of a rank that has not failed.
+_IN_ORDER = (None, 0, EXIT_PREEMPTED)
+
+Stage = Literal["running", "halting", "joining"]
+
+
+@dataclass
+class HeardRank:
+    """State of the newest process of a rank, as node 0 knows it."""
+
+    connection: Connection | None = None
+    pid: int = 0
+    phase: str = "starting"
+    epoch: int = 0
+    in_process: bool = False
+    since: float = field(default_factory=time.monotonic)  # last message, or end of the connection
+
+
+class Hub:
+    """Connections of all ranks to node 0's supervisor."""
+
+    def __init__(self, secret: str, everywhere: bool) -> None:
+        self._lock, self._heard = threading.Lock(), dict[int, HeardRank]()
+        self._said: list[Mapping[str, Any]] = []  # about the last loss, for ranks that connect later
+        self._server = wire.MessageServer(secret, self._handle, everywhere=everywhere)
+        self.port = self._server.port
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._server.close()
+
+    def heard(self, rank: int) -> HeardRank | None:
+        """Return what is known about a rank, or None if it has not connected yet."""
+        return self._heard.get(rank)
+
+    def forget(self, rank: int) -> None:
+        """Ignore the current process of a rank, because another one replaces it."""
+        self._heard.pop(rank, None)
+
+    def reset(self) -> None:
+        """Forget all ranks and messages, because an attempt starts."""
+        with self._lock:
+            self._heard, self._said = {}, []
+
+    def halt(self, epoch: int) -> None:
+        """Tell all ranks to leave their process groups."""
+        self._said = []
+        self._tell({"do": "halt", "epoch": epoch})
+
+    def go_on(self, order: JoinOrder) -> None:
+        """Tell all ranks to join new process groups."""
+        self._tell({"do": "continue", "order": order.model_dump()})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._said.append(message)
+            for known in self._heard.values():
+                if known.connection is not None:
+                    with suppress(*wire.FAILURES):
+                        wire.send(known.connection, message)
+
+    def _handle(self, connection: Connection) -> None:
+        hello = wire.receive(connection)
+        known = HeardRank(connection, hello["pid"], in_process=hello["in_process"])
+        before = self._heard.get(hello["rank"])
+        if before is not None and before.pid == known.pid:  # connected again
+            known.phase, known.epoch = before.phase, before.epoch
+        with self._lock:
+            self._heard[hello["rank"]] = known
+            for message in self._said:
+                wire.send(connection, message)
+        try:
+            while True:
+                said = wire.receive(connection)
+                known.phase, known.epoch, known.since = said["phase"], said["epoch"], time.monotonic()
+        finally:
+            known.connection, known.since = None, time.monotonic()
+
+
+class RecoveryCoordinator:
+    """Recoveries of one job.
+
+    Args:
+        secret: secret of the job.
+        host: address of this machine for other nodes; empty if there are none.
+        replace: starts the given ranks again, with a link; it ends their old processes first.
+        record: logs a recovery: the lost ranks in words, and the step after which the ranks continue.
+        new_steps: returns the highest step so far.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        secret: str,
+        host: str,
+        replace: Callable[[list[int], RecoveryLink], None],
+        record: Callable[[str, int], None],
+        highest: Callable[[], int],
+    ) -> None:
+        self._config, self._secret, self._host = config, secret, host or "127.0.0.1"
+        self._replace, self._record, self._highest = replace, record, highest
+        self._hub = Hub(secret, everywhere=bool(host))
+        self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby()
+        self._keepers: tuple[str, ...] = ()
+        self._stage: Stage = "running"
+        self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1
+        self._reasons: list[str] = []
+        self._given_up = True
+
+    @property
+    def keeper(self) -> str:
+        """Address of this node's keeper."""
+        return self._keeper.address
+
+    def begin(self, keepers: tuple[str, ...]) -> RecoveryLink:
+        """Prepare an attempt: all ranks start. Return their link.
+
+        Args:
+            keepers: addresses of the keepers of all nodes, in order.
+        """
+        self._keepers, self._stage, self._epoch, self._given_up = keepers, "running", 0, False
+        self._hub.reset()
+        return self._link(self._continuation(0))
+
+    def tend(self, ranks: list[Process]) -> None:
+        """Detect losses and advance the recovery. Call this several times per second."""
+        if self._given_up:
+            return
+        lost = self._lost(ranks)
+        late = self._stage != "running" and time.monotonic() - self._begun > self._config.recovery.limit_s
+        if lost and not late and self._can_recover(ranks):
+            self._halt(lost)
+        elif lost or late:
+            self._give_up(ranks)
+        elif self._stage == "halting" and self._all("halted"):
+            self._continue()
+        elif self._stage == "joining" and self._all("running"):
+            self._stage = "running"
+
+    def close(self) -> None:
+        """End this node's keeper and its waiting process."""
+        self._hub.close()
+        self._keeper.close()
+        end_standby(self._standby)
+
+    def _lost(self, ranks: list[Process]) -> dict[int, str]:
+        """Return the ranks that are lost now, with the reasons. Nothing counts before all ranks have started."""
+        found: dict[int, str] = {}
+        now, limits = time.monotonic(), self._config.recovery
+        for rank, process in enumerate(ranks):
+            code, known = process.poll(), self._hub.heard(rank)
+            if code not in _IN_ORDER:
+                found[rank] = describe_exit(rank, code)
+            elif code is None and known is not None and known.phase != "done":
+                if known.connection is None and now - known.since > limits.closed_s:
+                    found[rank] = f"rank {rank} has no connection"
+                elif now - known.since > limits.silent_s:
+                    found[rank] = f"rank {rank} sends no heartbeat"
+        return found
+
+    def _can_recover(self, ranks: list[Process]) -> bool:
+        """Return True if the ranks can continue without a restart of all."""
+        known = [self._hub.heard(rank) for rank in range(self._config.ranks)]
+        started = self._stage != "running" or self._all("running")
+        capable = all(one.in_process for one in known if one is not None)
+        named = any(process.poll() in range(2, 9) for process in ranks)
+        return started and capable and not named and self._fruitless < self._config.supervision.max_restarts
+
+    def _halt(self, lost: dict[int, str]) -> None:
+        """Have the other ranks leave their groups, and start the lost ranks again."""
+        highest = self._highest()
+        self._fruitless, self._seen = self._fruitless + 1 if highest <= self._seen else 1, highest
+        if self._stage == "running":
+            self._begun, self._reasons = time.monotonic(), []
+        self._epoch, self._stage = self._epoch + 1, "halting"
+        self._reasons += lost.values()
+        for rank in lost:
+            self._hub.forget(rank)
+        self._hub.halt(self._epoch)
+        self._replace(sorted(lost), self._link(JoinOrder(epoch=self._epoch)))
+
+    def _continue(self) -> None:
+        """Choose the state, and order all ranks to join."""
+        run, order = self._config.directory, self._continuation(self._epoch)
+        if order.step is None:
+            if writer.alive(run):
+                return  # a writer may still commit the state that every rank had staged
+            checkpoint.clean(run)
+            order = self._continuation(self._epoch)
+        self._record("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
+        self._hub.go_on(order)
+        self._stage = "joining"
+
+    def _continuation(self, epoch: int) -> JoinOrder:
+        """Return the order to continue after the newest step that every rank can restore from memory, unless the newest
+        checkpoint is newer."""
+        rollbacks = len(rollbacks_of(self._config))
+        step = None
+        if self._keepers:
+            known = keeper.listed(self._keepers, self._secret)
+            step = keeper.newest_common(known, self._config.ranks, rollbacks)
+        if step is not None and step < max(checkpoint.committed(self._config.directory), default=0):
+            step = None
+        return JoinOrder(
+            epoch=epoch,
+            address=self._host,
+            port=processes.free_port(),
+            keepers=self._keepers,
+            step=step,
+            rollbacks=rollbacks,
+        )
+
+    def _link(self, first: JoinOrder) -> RecoveryLink:
+        return RecoveryLink(hub=f"{self._host}:{self._hub.port}", secret=self._secret, first=first)
+
+    def _all(self, phase: str) -> bool:
+        known = [self._hub.heard(rank) for rank in range(self._config.ranks)]
+        return all(one is not None and (one.phase, one.epoch) == (phase, self._epoch) for one in known)
+
+    def _give_up(self, ranks: list[Process]) -> None:
+        """Leave the loss to the supervisor: end the ranks that wait for an order."""
+        self._given_up = True
+        if self._stage != "running":
+            for process in ranks:
+                if process.poll() is None:
+                    process.send_signal(9)

@@ -1,0 +1,153 @@
+"""Process of a node that stores copies of the states of its own ranks and of a neighbor's ranks in memory.
+
+    rank ── put ──▶ keeper of its own node, and keeper of the next node
+    rank ◀── get ── after a failure, from whichever has the copy
+
+Started by the node's supervisor as `python -m plinth.training.recovery.keeper EVERYWHERE`, with the job's secret on
+standard input. It prints its port, and ends with its supervisor. Killed ranks do not affect it.
+
+It keeps the two newest complete copies of each rank. A copy that is still arriving is not visible. Two are enough: a
+rank starts to send a copy only after its previous copy has arrived everywhere, and ranks are never more than one step
+apart, so all ranks have at least one step in common.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from plinth import processes
+from plinth.records import Frozen
+from plinth.training.recovery import wire
+from plinth.training.supervise.rank_watch import SUPERVISOR, die_with_supervisor
+
+#: Number of complete copies of each rank.
+KEPT = 2
+
+
+class CopyName(Frozen):
+    """Name of a copy: the rank, the step after which it was taken, and the number of rollbacks before it. Copies before
+    a rollback have another history."""
+
+    rank: int
+    step: int
+    rollbacks: int = 0
+
+
+class StoredCopy(NamedTuple):
+    """A complete copy."""
+
+    name: CopyName
+    plan: dict[str, Any]
+    block: bytearray
+
+
+class Keeper:
+    """Copies by rank, the newest last."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, list[StoredCopy]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def handle(self, connection: Connection) -> None:
+        """Answer the requests of one connection until it is closed."""
+        while True:
+            request = wire.receive(connection)
+            match request.pop("do"):
+                case "put":
+                    self._put(connection, **request)
+                case "get":
+                    self._get(connection, CopyName.model_validate(request))
+                case "list":
+                    wire.send(connection, {"copies": [one.model_dump() for one in self.names()]})
+
+    def names(self) -> list[CopyName]:
+        """Return the names of all complete copies."""
+        with self._lock:
+            return [one.name for copies in self._copies.values() for one in copies]
+
+    def _put(self, connection: Connection, name: dict[str, Any], size: int) -> None:
+        stored, block = CopyName.model_validate(name), bytearray(size)
+        with memoryview(block) as view:
+            wire.receive_block(connection, view)
+        plan = wire.receive(connection)
+        with self._lock:
+            kept = [one for one in self._copies[stored.rank] if one.name != stored]
+            self._copies[stored.rank] = [*kept[1 - KEPT :], StoredCopy(stored, plan, block)]
+        wire.send(connection, {"stored": True})
+
+    def _get(self, connection: Connection, name: CopyName) -> None:
+        with self._lock:
+            found = next((one for one in self._copies[name.rank] if one.name == name), None)
+        if found is None:
+            wire.send(connection, {"plan": None})
+            return
+        wire.send(connection, {"plan": found.plan, "size": len(found.block)})
+        with memoryview(found.block) as view:
+            wire.send_block(connection, view)
+
+
+class KeeperProcess:
+    """The keeper of this node, started by its supervisor.
+
+    Args:
+        host: address of this machine for the other nodes; empty if there are none.
+    """
+
+    def __init__(self, secret: str, host: str = "") -> None:
+        command = processes.python("plinth.training.recovery.keeper", str(int(bool(host))))
+        own = {SUPERVISOR: str(os.getpid())}
+        self._process = processes.start(command, own=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process.stdin.write(secret.encode() + b"\n")
+        self._process.stdin.flush()
+        self.address = f"{host or '127.0.0.1'}:{int(self._process.stdout.readline())}"
+
+    def close(self) -> None:
+        """End the process and free its memory."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            pipe.close()
+
+
+def listed(addresses: Sequence[str], secret: str) -> list[CopyName]:
+    """Return the names of the copies at all keepers that answer."""
+    found: list[CopyName] = []
+    for address in addresses:
+        try:
+            with wire.connect(address, secret, timeout_s=2.0) as connection:
+                wire.send(connection, {"do": "list"})
+                found += [CopyName.model_validate(one) for one in wire.receive(connection)["copies"]]
+        except wire.FAILURES:
+            continue  # the keeper's node is lost
+    return found
+
+
+def newest_common(found: Sequence[CopyName], ranks: int, rollbacks: int) -> int | None:
+    """Return the newest step of which every rank has a copy with this number of rollbacks, or None."""
+    having: dict[int, set[int]] = defaultdict(set)
+    for one in found:
+        if one.rollbacks == rollbacks:
+            having[one.step].add(one.rank)
+    return max((step for step, known in having.items() if len(known) == ranks), default=None)
+
+
+def main() -> int:
+    """Serve copies until the supervisor ends."""
+    die_with_supervisor()
+    secret = sys.stdin.readline().strip()
+    server = wire.MessageServer(secret, Keeper().handle, everywhere=sys.argv[1] == "1")
+    print(server.port, flush=True)
+    while sys.stdin.readline():  # ends with the supervisor
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

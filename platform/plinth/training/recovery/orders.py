@@ -1,0 +1,53 @@
+"""Records that the supervisors and ranks of a recovering run exchange."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from plinth.records import Frozen
+
+#: Environment variable of a rank with its `RecoveryLink`.
+VARIABLE = "PLINTH_RECOVERY"
+
+
+class JoinOrder(Frozen):
+    """Order of node 0 to all ranks: form new process groups and continue after a step."""
+
+    epoch: int = 0  # number of losses of this attempt until now
+    address: str = ""  # of the leading rank
+    port: int = 0
+    keepers: tuple[str, ...] = ()  # of each node, in order
+    step: int | None = None  # of the copies to restore; None: from the newest checkpoint
+    rollbacks: int = 0  # of the copies
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables by which the ranks find each other."""
+        return {"MASTER_ADDR": self.address, "MASTER_PORT": str(self.port)}
+
+
+class RecoveryLink(Frozen):
+    """Data that a rank needs to take part in recoveries: node 0's hub, the job's secret, and the first continuation.
+
+    If the epoch is not 0, the rank replaces a lost one, and waits for an order before it joins.
+    """
+
+    hub: str
+    secret: str
+    first: JoinOrder
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> RecoveryLink | None:
+        """Return the link in a rank's environment, or None if the run does not recover from memory."""
+        given = environment.get(VARIABLE)
+        return cls.model_validate_json(given) if given else None
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variable with this link."""
+        return {VARIABLE: self.model_dump_json()}
+
+
+def own_keepers(keepers: tuple[str, ...], rank: int) -> list[str]:
+    """Return the keepers of a rank's copies: that of its node, and that of the next node."""
+    node = rank // max(1, int(os.environ["LOCAL_WORLD_SIZE"]))
+    return [keepers[node], keepers[(node + 1) % len(keepers)]]

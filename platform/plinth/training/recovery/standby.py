@@ -1,0 +1,77 @@
+"""A process on each node that has loaded torch and waits to take the place of a lost rank.
+
+    supervisor ── starts ──▶ `python -m plinth.training CONFIG --standby`: imports, waits
+               ── environment of the lost rank, one JSON line ──▶ joins the others
+
+Loading torch and DeepSpeed takes most of the time of a recovery. The process uses no device before it becomes a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from plinth import processes
+from plinth.training.recovery.orders import RecoveryLink
+from plinth.training.supervise.rank_watch import Process
+
+#: Argument of a process that waits.
+OPTION = "--standby"
+
+
+class StandbyStarter:
+    """Starts the ranks of a node, and keeps one process waiting for the next loss."""
+
+    def __init__(self) -> None:
+        self._waiting: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, command: list[str], environment: dict[str, str], lock_fd: int) -> Process:
+        """Start a rank. A rank that replaces a lost one is the waiting process, if that is alive."""
+        link, waiting = RecoveryLink.of(environment), self._waiting
+        if link is None or link.first.epoch == 0 or waiting is None or waiting.poll() is not None:
+            process: Process = self._start(command, environment, lock_fd, subprocess.DEVNULL)
+        else:
+            process, self._waiting = waiting, None
+            assert waiting.stdin is not None
+            waiting.stdin.write(json.dumps({"environment": environment, "arguments": command[4:]}).encode() + b"\n")
+            waiting.stdin.close()
+        if self._waiting is None and link is not None:
+            self._waiting = self._start([*command, OPTION], environment, lock_fd, subprocess.PIPE)
+        return process
+
+    def close(self) -> None:
+        """End the waiting process."""
+        if self._waiting is not None:
+            self._waiting.kill()
+            self._waiting.wait()
+            assert self._waiting.stdin is not None
+            self._waiting.stdin.close()
+            self._waiting = None
+
+    @staticmethod
+    def _start(command: list[str], environment: Mapping[str, str], lock_fd: int, stdin: int) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = processes.start(command, own=environment, stdin=stdin, pass_fds=(lock_fd,))
+        return process
+
+
+def wait() -> list[str]:
+    """Load what a rank needs, and wait for the environment and the arguments of a rank, which are returned."""
+    import torch
+
+    if torch.cuda.is_available():
+        sys.exit(0)  # on GPUs all ranks restart
+    os.environ["DS_ACCELERATOR"] = "cpu"  # before the import
+    from plinth.training.engine.ranks import import_deepspeed
+    from plinth.training.recovery import survival  # noqa: F401
+
+    import_deepspeed(cuda=False)
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)  # the supervisor has ended
+    given = json.loads(line)
+    os.environ.clear()
+    os.environ.update(given["environment"])
+    return list(given["arguments"])

@@ -1,0 +1,72 @@
+"""Interruption of collectives: the sockets of the process groups are shut down, and no others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from plinth.training.recovery.agent import GroupSockets
+from plinth.training.recovery.orders import JoinOrder, RecoveryLink, own_keepers
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        made.settimeout(60.0)
+        yield made
+
+
+def pair(listening: socket.socket) -> tuple[socket.socket, socket.socket]:
+    one = socket.create_connection(listening.getsockname(), timeout=60.0)
+    other, _ = listening.accept()
+    other.settimeout(60.0)
+    return one, other
+
+
+def test_only_connections_of_the_groups_are_cut(listening: socket.socket) -> None:
+    groups = GroupSockets()
+    earlier = pair(listening)  # the loader's
+    groups.begin()
+    own = pair(listening)
+    local = socket.socketpair()  # a pipe to a child process
+    groups.end()
+    later = pair(listening)  # a copy in progress
+    assert groups.cut() == 2
+    assert [one.recv(1) for one in own] == [b"", b""]
+    for one, other in (earlier, later, local):
+        one.sendall(b"x")
+        assert other.recv(1) == b"x"
+    third = pair(listening)  # the listening socket still accepts
+    for both in (earlier, own, local, later, third):
+        for each in both:
+            each.close()
+
+
+def test_groups_that_are_just_forming_are_cut_too_except_the_agents_own(listening: socket.socket) -> None:
+    groups = GroupSockets()
+    groups.begin()
+    own, agents = pair(listening), socket.create_connection(listening.getsockname(), timeout=60.0)
+    groups.cut(agents.fileno())
+    groups.cut(agents.fileno())  # again: those cut before do not matter
+    assert own[0].recv(1) == b""
+    hub, _ = listening.accept()
+    hub.sendall(b"x")
+    assert agents.recv(1) == b"x"
+    for each in (*own, agents, hub):
+        each.close()
+
+
+def test_links_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = JoinOrder(epoch=2, address="n0", port=29500, keepers=("n0:1", "n1:2", "n2:3"), step=40)
+    link = RecoveryLink(hub="n0:7", secret="s", first=order)
+    assert RecoveryLink.of(link.environment()) == link
+    assert RecoveryLink.of({}) is None
+    assert order.environment() == {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert [own_keepers(order.keepers, rank) for rank in (0, 3, 5)] == [
+        ["n0:1", "n1:2"],
+        ["n1:2", "n2:3"],
+        ["n2:3", "n0:1"],
+    ]

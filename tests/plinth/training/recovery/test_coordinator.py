@@ -1,0 +1,230 @@
+"""Losses as node 0's supervisor sees them: exits, closed connections, silence; two at once; those it cannot recover."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from plinth.training.config import RunConfig
+from plinth.training.parameters.run import Recovery
+from plinth.training.recovery import wire
+from plinth.training.recovery.coordinator import RecoveryCoordinator
+from plinth.training.recovery.keeper import CopyName
+from plinth.training.recovery.orders import RecoveryLink
+from plinth.training.supervise.rank_watch import Process
+
+Make = Callable[..., RunConfig]
+PATIENCE_S = 60.0
+
+
+class FakeRank:
+    """A process of a rank, as the supervisor and the hub see it."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.connection: Connection | None = None
+        self.signals: list[int] = []
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def wait(self) -> int:
+        return self.code or 0
+
+    def send_signal(self, sig: int) -> None:
+        self.signals.append(sig)
+
+    def connect(self, link: RecoveryLink, rank: int, *, in_process: bool = True) -> FakeRank:
+        self.connection = wire.connect(link.hub, link.secret)
+        wire.send(self.connection, {"rank": rank, "pid": id(self), "in_process": in_process})
+        return self
+
+    def say(self, phase: str, epoch: int) -> None:
+        assert self.connection is not None
+        wire.send(self.connection, {"phase": phase, "epoch": epoch})
+
+    def hear(self) -> dict[str, Any]:
+        assert self.connection is not None
+        return wire.receive(self.connection)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+
+
+class Job:
+    """A coordinator with fake ranks."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.replaced: list[tuple[list[int], RecoveryLink]] = []
+        self.recovered: list[tuple[str, int]] = []
+        self.steps = 7
+        self.coordinator = RecoveryCoordinator(
+            config, "secret", "", self._replace, lambda *said: self.recovered.append(said), lambda: self.steps
+        )
+        self.ranks: list[FakeRank] = [FakeRank() for _ in range(config.ranks)]
+        self.link = self.coordinator.begin((self.coordinator.keeper,))
+        self.all_ranks = list(self.ranks)
+
+    def _replace(self, ranks: list[int], link: RecoveryLink) -> None:
+        self.replaced.append((ranks, link))
+        for rank in ranks:
+            self.ranks[rank] = FakeRank()
+            self.all_ranks.append(self.ranks[rank])
+
+    def start(self, **options: bool) -> Job:
+        for number, rank in enumerate(self.ranks):
+            rank.connect(self.link, number, **options).say("running", 0)
+        return self
+
+    def tend(self) -> None:
+        processes: list[Process] = list(self.ranks)
+        self.coordinator.tend(processes)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Tend, as the supervisor does several times per second, until something has happened."""
+        limit = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < limit, "it did not happen"
+            self.tend()
+            time.sleep(0.01)
+
+    def put(self, *names: CopyName) -> None:
+        with wire.connect(self.coordinator.keeper, "secret") as connection:
+            for name in names:
+                wire.send(connection, {"do": "put", "name": name.model_dump(), "size": 0})
+                wire.send(connection, {})
+                wire.receive(connection)
+
+    def running(self) -> None:
+        """Tend until all ranks have been heard as running, and once more."""
+        self.until(lambda: self.coordinator._all("running"))
+        self.tend()
+
+
+@pytest.fixture
+def job(make: Make) -> Iterator[Callable[..., Job]]:
+    made: list[Job] = []
+
+    def opened(**limits: float) -> Job:
+        made.append(Job(make(recovery=Recovery(copies_every=2, **{"silent_s": 900.0, "closed_s": 900.0, **limits}))))
+        return made[-1]
+
+    yield opened
+    for one in made:
+        one.coordinator.close()
+        for rank in one.all_ranks:
+            rank.close()
+
+
+def test_a_killed_rank_is_replaced_and_all_continue_after_the_newest_common_step(job: Callable[..., Job]) -> None:
+    one = job().start()
+    one.put(*(CopyName(rank=rank, step=step) for rank in (0, 1) for step in (2, 4)), CopyName(rank=0, step=6))
+    one.running()
+    one.ranks[1].code = -9
+    one.tend()
+    ((ranks, link),) = one.replaced
+    assert (ranks, link.first.epoch) == ([1], 1)
+    assert one.ranks[0].hear() == {"do": "halt", "epoch": 1}
+    one.ranks[0].say("halted", 1)
+    one.ranks[1].connect(link, 1).say("halted", 1)
+    one.until(lambda: one.recovered)
+    assert one.recovered == [("rank 1 was killed by SIGKILL", 4)]
+    order = one.ranks[0].hear()["order"]
+    assert (order["epoch"], order["step"], order["rollbacks"]) == (1, 4, 0)
+    assert one.ranks[1].hear() == {"do": "halt", "epoch": 1}  # said before it connected
+    assert one.ranks[1].hear()["order"] == order
+    for rank in one.ranks:
+        rank.say("running", 1)
+    one.running()
+    assert one.replaced == [([1], link)]
+
+
+def test_a_second_loss_during_a_recovery_begins_it_again(job: Callable[..., Job]) -> None:
+    """Also of the replacement itself, and of the rank that has already halted."""
+    one = job().start()
+    one.running()
+    one.ranks[1].code = -9
+    one.tend()
+    one.ranks[0].say("halted", 1)
+    one.ranks[1].code = 1  # before it connects
+    one.tend()
+    one.ranks[0].code = -9
+    one.tend()
+    assert [(ranks, link.first.epoch) for ranks, link in one.replaced] == [([1], 1), ([1], 2), ([0], 3)]
+    for number, rank in enumerate(one.ranks):
+        rank.connect(one.replaced[-1][1], number).say("halted", 3)
+    one.until(lambda: one.recovered)
+    ((reason, step),) = one.recovered
+    assert reason == "rank 1 was killed by SIGKILL; rank 1 ended with status 1; rank 0 was killed by SIGKILL"
+    assert step == 0  # neither a copy nor a checkpoint: from the beginning
+
+
+def test_a_closed_connection_and_silence_are_losses(job: Callable[..., Job]) -> None:
+    closed = job(closed_s=0.05).start()
+    closed.running()
+    closed.ranks[1].close()
+    closed.until(lambda: closed.replaced)
+    closed.ranks[0].say("halted", 1)
+    closed.ranks[1].connect(closed.link, 1).say("halted", 1)
+    closed.until(lambda: closed.recovered)
+    assert closed.recovered[0][0] == "rank 1 has no connection"
+
+    silent = job(silent_s=3.0).start()
+
+    def beat() -> bool:
+        silent.ranks[0].say("running", 0)
+        return bool(silent.replaced)
+
+    silent.until(beat)
+    assert [ranks for ranks, _ in silent.replaced] == [[1]]
+
+
+def test_a_rank_that_connects_again_is_the_same(job: Callable[..., Job]) -> None:
+    one = job(closed_s=300.0).start()
+    one.running()
+    one.ranks[1].close()
+    one.ranks[1].connect(one.link, 1)
+    one.running()
+    assert one.replaced == []
+
+
+@pytest.mark.parametrize("why", ["named", "device", "starting", "slow"])
+def test_what_is_left_to_the_supervisor(job: Callable[..., Job], why: str) -> None:
+    one = job(limit_s=0.05 if why == "slow" else 300.0)
+    if why != "starting":
+        one.start(in_process=why != "device")
+        one.running()
+    one.ranks[1].code = 7 if why == "named" else -9
+    one.tend()
+    if why == "slow":
+        one.until(lambda: one.ranks[0].signals)
+        assert one.ranks[0].signals == [9]
+    else:
+        assert one.replaced == []
+        assert one.ranks[0].signals == []  # the supervisor ends them
+    before = len(one.replaced)
+    one.ranks[0].code = -9
+    one.tend()
+    assert len(one.replaced) == before
+
+
+def test_recoveries_without_a_new_step_are_limited(job: Callable[..., Job]) -> None:
+    one = job().start()
+    one.running()
+    for epoch in range(1, 10):
+        one.ranks[1].code = -9
+        one.tend()
+        if len(one.replaced) < epoch:
+            break
+        one.ranks[0].say("halted", epoch)
+        one.ranks[1].connect(one.replaced[-1][1], 1).say("halted", epoch)
+        one.until(lambda epoch=epoch: len(one.recovered) == epoch)
+        for rank in one.ranks:
+            rank.say("running", epoch)
+        one.running()
+    assert len(one.replaced) == 3  # supervision.max_restarts

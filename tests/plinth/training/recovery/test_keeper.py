@@ -1,0 +1,123 @@
+"""Copies in a keeper's memory: only whole ones, only the newest two, only for those who know the job's secret."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+import pytest
+
+from plinth.training.recovery import wire
+from plinth.training.recovery.keeper import CopyName, Keeper, KeeperProcess, listed, newest_common
+
+
+@pytest.fixture
+def keeper() -> Iterator[tuple[str, Keeper]]:
+    made = Keeper()
+    server = wire.MessageServer("secret", made.handle, everywhere=False)
+    yield f"127.0.0.1:{server.port}", made
+    server.close()
+
+
+def put(connection: Connection, name: CopyName, data: bytes, *, whole: bool = True) -> None:
+    wire.send(connection, {"do": "put", "name": name.model_dump(), "size": len(data)})
+    wire.send_block(connection, memoryview(data if whole else data[: len(data) // 2]))
+    if whole:
+        wire.send(connection, {"of": name.step})
+        assert wire.receive(connection) == {"stored": True}
+
+
+def get(address: str, name: CopyName) -> bytes | None:
+    with wire.connect(address, "secret") as connection:
+        wire.send(connection, {"do": "get", **name.model_dump()})
+        found = wire.receive(connection)
+        if found["plan"] is None:
+            return None
+        block = bytearray(found["size"])
+        wire.receive_block(connection, memoryview(block))
+        return bytes(block)
+
+
+def test_the_two_newest_whole_copies_of_a_rank_are_kept(keeper: tuple[str, Keeper]) -> None:
+    address, made = keeper
+    names = [CopyName(rank=0, step=step) for step in (2, 4, 6)]
+    data = [os.urandom(wire.PIECE_BYTES + 7), b"", b"abc"]  # more than one piece, nothing, less than one
+    with wire.connect(address, "secret") as connection:
+        for name, content in zip(names, data, strict=True):
+            put(connection, name, content)
+        put(connection, CopyName(rank=1, step=2), b"other")
+    assert [get(address, name) for name in names] == [None, *data[1:]]
+    assert made.names() == [*names[1:], CopyName(rank=1, step=2)]
+    with wire.connect(address, "secret") as connection:
+        put(connection, names[2], b"again")  # the same step after a restore
+    assert [get(address, name) for name in names] == [None, b"", b"again"]
+    assert get(address, CopyName(rank=0, step=6, rollbacks=1)) is None
+
+
+def test_a_copy_whose_sender_dies_is_never_visible(keeper: tuple[str, Keeper]) -> None:
+    address, made = keeper
+    with wire.connect(address, "secret") as connection:
+        put(connection, CopyName(rank=0, step=2), b"whole")
+    connection = wire.connect(address, "secret")
+    put(connection, CopyName(rank=0, step=4), b"x" * 2 * wire.PIECE_BYTES, whole=False)
+    connection.close()
+    assert get(address, CopyName(rank=0, step=4)) is None
+    assert get(address, CopyName(rank=0, step=2)) == b"whole"
+    assert made.names() == [CopyName(rank=0, step=2)]
+
+
+@pytest.mark.parametrize("piece", [b"x" * 9, b"x" * (wire.PIECE_BYTES + 1)])
+def test_more_bytes_than_announced_are_refused(keeper: tuple[str, Keeper], piece: bytes) -> None:
+    address, made = keeper
+    with wire.connect(address, "secret") as connection:
+        wire.send(connection, {"do": "put", "name": {"rank": 0, "step": 2}, "size": 8})
+        with suppress(OSError):  # the keeper may close the connection before all is sent
+            connection.send_bytes(piece)
+        with pytest.raises((EOFError, OSError)):
+            wire.receive(connection)
+    assert made.names() == []
+
+
+def test_without_the_secret_nothing_is_read_or_stored(keeper: tuple[str, Keeper]) -> None:
+    address, made = keeper
+    with pytest.raises(multiprocessing.AuthenticationError):
+        wire.connect(address, "guess")
+    assert listed([address], "guess") == []
+    assert made.names() == []
+
+
+def test_common_steps() -> None:
+    def names(*found: tuple[int, int, int]) -> list[CopyName]:
+        return [CopyName(rank=rank, step=step, rollbacks=rollbacks) for rank, step, rollbacks in found]
+
+    whole = names((0, 2, 0), (0, 4, 0), (1, 4, 0), (1, 2, 0))
+    assert newest_common(whole, 2, 0) == 4
+    assert newest_common(names((0, 4, 0), (0, 2, 0), (1, 2, 0), (1, 2, 0)), 2, 0) == 2
+    assert newest_common(names((0, 4, 0), (1, 2, 0)), 2, 0) is None
+    assert newest_common(whole, 2, 1) is None  # of another history
+    assert newest_common([], 1, 0) is None
+
+
+def test_the_process_outlives_nothing_but_its_supervisor() -> None:
+    """Killed senders leave it as it is; it ends when its supervisor closes it."""
+    process = KeeperProcess("secret")
+    name = CopyName(rank=3, step=8)
+    sender = multiprocessing.get_context("fork").Process(target=_send_and_die, args=(process.address, name))
+    sender.start()
+    sender.join()
+    assert sender.exitcode == -signal.SIGKILL
+    assert listed([process.address, "127.0.0.1:1"], "secret") == [name]
+    assert get(process.address, name) == b"state"
+    process.close()
+    assert listed([process.address], "secret") == []
+
+
+def _send_and_die(address: str, name: CopyName) -> None:
+    connection = wire.connect(address, "secret")
+    put(connection, name, b"state")
+    put(connection, name.model_copy(update={"step": 10}), b"half", whole=False)
+    os.kill(os.getpid(), signal.SIGKILL)
