@@ -63,6 +63,7 @@ def test_the_skill_has_the_metadata_that_agents_read() -> None:
     assert [word for word in ("filter", "loss spike", "takedown") if word not in metadata["description"]] == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_finds_every_page(tmp_path: Path) -> None:
     """Broken links and anchors, pages in no menu and commands without a reference are warnings, and fail."""

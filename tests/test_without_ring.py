@@ -62,6 +62,7 @@ def test_what_needs_the_ring_names_the_package(alone: Path, tmp_path: Path) -> N
     assert (gates.returncode, "bias: `bias` needs the package plinth_audit" in told) == (2, True), told
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_tiny_recipe_is_released_without_the_ring(alone: Path, tmp_path: Path) -> None:
     tiny_corpus.write(tmp_path / "workspace" / "input")

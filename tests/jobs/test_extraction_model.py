@@ -36,6 +36,7 @@ def recipe(folder: Path, *buckets: str, **fields: object) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_documents_are_extracted_with_the_learned_model(tmp_path: Path) -> None:
     draw = random.Random(5)

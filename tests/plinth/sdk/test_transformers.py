@@ -29,11 +29,9 @@ INSTANTS = {"step": 2, "save": 4, "renamed": 4, "recorded": 0}
 Prepared = Callable[..., RunConfig]
 
 
-@pytest.mark.parametrize(
-    ("at", "ranks"),
-    [("renamed", 1), *[pytest.param(at, ranks, marks=pytest.mark.exhaustive) for at in INSTANTS for ranks in (1, 2)
-                       if (at, ranks) != ("renamed", 1)]],
-)  # fmt: skip
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("at", INSTANTS)
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_trainer_repeats_its_steps_exactly(
     prepared: Prepared, submitted: Callable[..., Any], at: str, ranks: int
 ) -> None:

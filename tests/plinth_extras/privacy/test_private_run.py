@@ -78,6 +78,7 @@ def test_bf16_too(private: Callable[..., RunConfig], stage: int) -> None:
         assert bare_norm == pytest.approx(norm, rel=1e-2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_resume_is_exact_and_every_checkpoint_states_epsilon(private: Callable[..., RunConfig]) -> None:
     config = private(launch=Launch(ranks=1))
