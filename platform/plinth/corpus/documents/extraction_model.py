@@ -65,7 +65,10 @@ GROUPS, SITE_SHARE = 32, 0.1
 #: Rounds in which the limit of a site's weight is found; the last ones hardly change it.
 LIMIT_ROUNDS = 100
 #: Labels below which names are registered in a domain of two letters, as in `co.uk`.
-REGISTRIES = frozenset("ac co com edu gob gouv gov govt go gv ltd mil ne net nom or org plc sch web".split())
+REGISTRIES = frozenset({
+    "ac", "co", "com", "edu", "gob", "gouv", "gov", "govt", "go", "gv", "ltd", "mil", "ne", "net",
+    "nom", "or", "org", "plc", "sch", "web",
+})  # fmt: skip
 #: Minimum numbers of articles and of their sites, to learn from and to measure.
 MIN_LEARNED, MIN_MEASURED = (50, 5), (20, 5)
 #: Draws of the bootstrap over sites, and the quantiles that are its interval.

@@ -208,7 +208,7 @@ static void write_number(Writer *writer, int32_t number, char kind) {
 }
 
 /* Write a tab for each empty cell of the row before its cell `to`, from the block `last` on (NULL: from the start): each
-   empty cell once, however often text stands between cells. */
+   empty cell once, however often there is text between cells. */
 static void write_empty_cells(Writer *writer, const Page *page, int32_t row, const Block *last, int32_t to) {
     int64_t after = last ? last - page->blocks : -1;
     for (int32_t k = to - 1; k > row && page->elements[k].first_block > after; k--) {
