@@ -56,11 +56,19 @@ from plinth.text import host
 from plinth_text.arrays import F64
 
 #: Raise the version if the constants below, or those of `content.lessons` and `content.learner`, change.
-ASSET, VERSION = "models/main_content", "1"
+ASSET, VERSION = "models/main_content", "2"
 #: LightGBM's parameters. Trees are small, and few, so that they do not learn single pages.
 TREES, PARAMETERS = 50, {"learning_rate": 0.06, "num_leaves": 16, "min_child_samples": 400}
-#: Maximum number of groups of files that are sampled, and maximum share of a group's sample that one site may have.
+#: Maximum number of groups of files that are sampled, and maximum share that one site may have: of the pages to sample
+#: in a group, and of the weight of all articles that are learned (or twice the average, if there are few sites).
 GROUPS, SITE_SHARE = 32, 0.1
+#: Rounds in which the limit of a site's weight is found; the last ones hardly change it.
+LIMIT_ROUNDS = 100
+#: Labels below which names are registered in a domain of two letters, as in `co.uk`.
+REGISTRIES = frozenset({
+    "ac", "co", "com", "edu", "gob", "gouv", "gov", "govt", "go", "gv", "ltd", "mil", "ne", "net",
+    "nom", "or", "org", "plc", "sch", "web",
+})  # fmt: skip
 #: Minimum numbers of articles and of their sites, to learn from and to measure.
 MIN_LEARNED, MIN_MEASURED = (50, 5), (20, 5)
 #: Draws of the bootstrap over sites, and the quantiles that are its interval.
@@ -214,14 +222,30 @@ def learn(store: Store, task: SampleTask) -> tuple[Part, ...]:
 def grow(store: Store, task: TreesTask) -> tuple[Part, ...]:
     """Add trees to the default model, learned from lessons."""
 
-    def column(name: str) -> bytes:
-        return b"".join(one for part in task.lessons for one in read_table(store, part, [name])[name].to_pylist())
+    def column(name: str) -> list[Any]:
+        return [one for part in task.lessons for one in read_table(store, part, [name])[name].to_pylist()]
 
-    truth, weight, start = (np.frombuffer(column(name), np.float64) for name in Lesson._fields[1:])
-    found = LabeledBlocks(np.frombuffer(column("features"), np.float32).reshape(-1, FEATURES), truth, weight, start)
+    truth, start = (np.frombuffer(b"".join(column(name)), np.float64) for name in ("truth", "start"))
+    pages = [np.frombuffer(one, np.float64) for one in column("weight")]
+    taught = np.array([outcome == TAUGHT for outcome in column("outcome")])
+    factors = site_factors(column("site"), np.where(taught, [page.sum() for page in pages], 0.0))
+    weight = np.concatenate([page * factor for page, factor in zip(pages, np.where(taught, factors, 1), strict=True)])
+    features = np.frombuffer(b"".join(column("features")), np.float32).reshape(-1, FEATURES)
+    found = LabeledBlocks(features, truth, weight, start)
     default = default_model()
     model = joined(default, boosted(found, TREES, PARAMETERS, (default.article, default.other)))
     return (Part(name="main_content.npz", blob=store.put_bytes(model_bytes(model)), rows=model.first.size),)
+
+
+def site_factors(sites: Sequence[str], weights: F64) -> F64:
+    """Return a factor for the weight of each page that leaves no site more than its share (`SITE_SHARE`)."""
+    _, codes = np.unique(np.array(sites), return_inverse=True)
+    sums = np.bincount(codes, weights)
+    share = max(SITE_SHARE, 2 / max(1, int(np.count_nonzero(sums))))
+    limit = float(sums.max(initial=0))
+    for _ in range(LIMIT_ROUNDS):
+        limit = share * float(np.minimum(sums, limit).sum())
+    return np.asarray(np.minimum(1, limit / np.where(sums > 0, sums, 1))[codes])
 
 
 def examine(store: Store, task: SampleTask) -> tuple[Part, ...]:
@@ -244,8 +268,8 @@ def _died(death: Death) -> str:
 
 
 def site_of(uri: str) -> str:
-    """Return the site of a page: the registered domain of its host, by a rule for public suffixes of two parts such as
-    `co.uk`. Files without a host belong to the site that their first folder names."""
+    """Return the site of a page: the registered domain of its host, by a rule for suffixes of two parts (`REGISTRIES`).
+    Files without a host belong to the site that their first folder names."""
     uri = uri.encode("utf-8", "backslashreplace").decode()
     name = host(uri)
     if not name:
@@ -253,7 +277,7 @@ def site_of(uri: str) -> str:
     labels = name.split(".")
     if labels[-1].isdigit() or ":" in name:
         return name
-    two_parts = len(labels) > 2 and len(labels[-1]) == 2 and len(labels[-2]) <= 3
+    two_parts = len(labels) > 2 and len(labels[-1]) == 2 and labels[-2] in REGISTRIES
     return ".".join(labels[-3 if two_parts else -2 :])
 
 

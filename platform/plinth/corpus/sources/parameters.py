@@ -151,8 +151,8 @@ class Extraction(OneValue):
     engine: Literal["blocks", "blocks+trafilatura", "resiliparse", "trafilatura"] = Field(
         "resiliparse",
         description="`blocks` removes boilerplate by a learned model; `blocks+trafilatura` uses Trafilatura for "
-        "articles on which the model is unsure. `resiliparse` is as fast as `blocks` and leaves more boilerplate; "
-        "`trafilatura` is several times slower.",
+        "articles on which the model is unsure. `resiliparse` leaves more boilerplate; `trafilatura` is several times "
+        "slower.",
     )
     seconds_per_page: float = internal(
         5.0,

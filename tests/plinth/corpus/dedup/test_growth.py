@@ -11,6 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.corpus.dedup import lines, semantic, substring
+from plinth.corpus.dedup.near import components, minhash
 from plinth.corpus.dedup.parameters import LineParameters, Semantic, Substring
 from plinth.records import Manifest
 from plinth.storage.store import Store
@@ -151,3 +152,28 @@ def test_words_are_weighed_again_where_a_bucket_has_doubled(tiny: Any, monkeypat
     opened = traced(monkeypatch, stages(tiny, {**old, "a": [*old["a"], snapshot(tiny, 2, 40)]}))
     assert opened["near"] == {"a/1"}
     assert opened["semantic"] == {"a/0", "a/1", "b/0"}
+
+
+def test_a_snapshot_that_joins_old_components_in_rounds_gives_what_one_run_gives(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rounds, connect, words = [], components.connect, prose(random.Random(5), 400).split()
+
+    def counting(*given: Any) -> Any:
+        rounds.append((made := connect(*given)).rounds)
+        return made
+
+    monkeypatch.setattr(components, "connect", counting)
+    monkeypatch.setitem(minhash.run.__kwdefaults__, "span", 5)
+    monkeypatch.setitem(minhash.run.__kwdefaults__, "partition_rows", 4)
+    docs = [tiny.Doc(" ".join(words[at : at + 60]), str(at)) for at in range(0, 240, 4)]  # each resembles the next
+    random.Random(6).shuffle(docs)
+    old = {"a": [docs[:20]], "b": [docs[20:35]]}
+    grown = {"a": [*old["a"], docs[35:]], "b": old["b"]}
+    before = tiny.corpus(old).through_near().stats["clusters"]
+    after = tiny.corpus(grown).through_near()
+    assert after.stats["clusters"] < before
+    assert rounds[-1] > 2
+    monkeypatch.undo()
+    scratch = type(tiny)(Context(Workspace(tmp_path / "scratch").ensure()))
+    assert scratch.corpus(grown).through_near().digest == after.digest

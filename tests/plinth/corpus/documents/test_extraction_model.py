@@ -25,6 +25,7 @@ from plinth.corpus.documents.extraction_model import (
     is_held_out,
     learn,
     require_agreement,
+    site_factors,
     site_of,
 )
 from plinth.corpus.extract.content.engine import default_model, read_model
@@ -92,6 +93,8 @@ def crawl(tmp_path_factory: pytest.TempPathFactory) -> Crawl:
         ("https://news.example.org/a", "example.org"),
         ("https://www.bbc.co.uk/a", "bbc.co.uk"),
         ("http://x.de/", "x.de"),
+        ("http://a.xy.de/", "xy.de"),
+        ("http://co.uk/", "co.uk"),
         ("http://127.0.0.1:80/x", "127.0.0.1"),
         ("http://[::1]/x", "::1"),
         ("folder/sub/page.html", "folder"),
@@ -108,6 +111,15 @@ def test_pages_with_the_smallest_numbers_are_chosen_and_few_of_a_site() -> None:
     assert choose(pages, 20) == [(0, "a"), (1, "a"), *((n, f"s{n}") for n in range(50, 68))]
     mixed = random.Random(1).sample(pages, 100)
     assert choose([*choose(mixed[:60], 20), *mixed[60:]], 20) == choose(pages, 20)
+
+
+@pytest.mark.parametrize(("sites", "share"), [(100, 0.1), (30, 0.1), (8, 0.25), (5, 0.4), (1, 1)])
+def test_a_site_of_many_articles_has_a_bounded_weight(sites: int, share: float) -> None:
+    names = [*(f"s{n}" for n in range(sites - 1)), *["large"] * 1000]
+    weights = np.array([*range(1, sites), *[1.0] * 1000])
+    found = weights * site_factors(names, weights)
+    assert found[sites - 1 :].sum() <= share * found.sum() * (1 + 1e-9)
+    assert site_factors(names[:sites], weights[:sites] ** 0) == pytest.approx(np.ones(sites))
 
 
 def test_a_share_of_the_sites_is_held_out() -> None:

@@ -271,14 +271,17 @@ def test_the_title_is_the_first_and_resolved(extract: BlockEngine) -> None:
     assert extract("<p>none</p>")[1] is None
 
 
-def test_a_page_is_written_into_any_room(keep_all: BlockEngine) -> None:
-    html = "<ul><li>x" * 400
+@pytest.mark.parametrize("html", ["<ul><li>x" * 400, "<table><tr>" + "<td></td>" * 300 + "x<td>y</td>" * 300])
+def test_a_page_is_written_into_any_room(html: str) -> None:
     data, model = np.frombuffer(html.encode(), np.uint8), conditions(ALL)
     room = -main_content(data, *model, np.empty(0, np.uint8))[0]
     assert room > 0
     assert main_content(data, *model, np.empty(room - 1, np.uint8))[0] == -room
-    out = np.empty(room, np.uint8)
-    size = main_content(data, *model, out)[0]
+    out = np.empty(2 * room, np.uint8)
+    out[room:] = 1
+    size = main_content(data, *model, out[:room])[0]
+    assert size <= room
+    assert out[room:].all()
     assert out[:size].tobytes().decode().rstrip() == BlockEngine(ALL)(html)[0].rstrip()
 
 

@@ -207,9 +207,11 @@ static void write_number(Writer *writer, int32_t number, char kind) {
     write_word(writer, ".");
 }
 
-/* Write a tab for each empty cell of the row between two of its elements. */
-static void write_empty_cells(Writer *writer, const Page *page, int32_t row, int32_t from, int32_t to) {
-    for (int32_t k = from + 1; k < to; k++) {
+/* Write a tab for each empty cell of the row before its cell `to`, from the block `last` on (NULL: from the start): each
+   empty cell once, however often there is text between cells. */
+static void write_empty_cells(Writer *writer, const Page *page, int32_t row, const Block *last, int32_t to) {
+    int64_t after = last ? last - page->blocks : -1;
+    for (int32_t k = to - 1; k > row && page->elements[k].first_block > after; k--) {
         const Element *cell = &page->elements[k];
         if ((cell->tag == TD || cell->tag == TH) && cell->parent == row && !cell->blocks) write_word(writer, "\t");
     }
@@ -226,7 +228,7 @@ static void separate(Writer *writer, const Page *page, const Block *last, const 
     bool one_line = term != next_term && page->elements[term].blocks <= 1;
     if (same_row && !same_cell) {
         write_word(writer, "\t");
-        write_empty_cells(writer, page, row, (int32_t)max_i64(row, cell), next_cell);
+        write_empty_cells(writer, page, row, last, next_cell);
     } else if (row && !same_row && table && table == above(page, b, TABLE, TABLE) && above(page, b, TR, TR)) write_word(writer, "\n");
     else if (is_item && list && list == outermost_list(page, b)) write_word(writer, "\n");
     else if (terms && one_line && terms == above(page, b, DL, DL)) write_word(writer, "\n");
@@ -239,7 +241,7 @@ static void begin_row(Writer *writer, const Page *page, const Block *last, const
     if (!row || cell < row || (last && above(page, last->element, TR, TR) == row)) return;
     const Element *elements = page->elements;
     if (elements[row].first_block == block - page->blocks && elements[row].blocks > elements[cell].blocks)
-        write_empty_cells(writer, page, row, row, cell);
+        write_empty_cells(writer, page, row, last, cell);
 }
 
 /* Write text whose lines after the first begin with spaces. */
