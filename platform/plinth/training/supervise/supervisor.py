@@ -100,7 +100,7 @@ class Supervisor:
             if self.config.recovery.enabled:
                 host = self.place.address if self.place.nodes > 1 else ""
                 self.coordinator = RecoveryCoordinator(
-                    self.config, self.leader.session, host, self._replace, self._recovered, self.lost.highest
+                    self.config, self.leader.secret, host, self._replace, self._recovered, self.lost.highest
                 )
             return self._excluded() or self._phases()
         except PlinthError as error:
@@ -164,7 +164,8 @@ class Supervisor:
                 self._record_loss("lost", reason, audit)
                 return "failed", reason
             self.restarts += 1
-            self._record_loss("restart", reason, audit, attempt=self.attempt, backoff_s=self._backoff_s)
+            step = self.coordinator.newest() if self.coordinator is not None and not audit else None
+            self._record_loss("restart", reason, audit, step, attempt=self.attempt, backoff_s=self._backoff_s)
             if not self._back_off():
                 return "stopped", self.overspent or "a signal arrived between two attempts"
 
