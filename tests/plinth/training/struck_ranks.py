@@ -24,7 +24,6 @@ import synthetic
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 
-
 SLOW_S = 5.0
 
 

@@ -2,7 +2,7 @@
 
     after a step     the state is copied to host memory parallel to the next forward and backward pass, like a save
     then, a thread   digests the copy and sends it to the keeper of this node and to the keeper of the next node
-    before a step with the next copy   the rank waits until the previous one has arrived (`keeper` says why)
+    before a step with the next copy   the rank waits until the previous one has arrived (see `keeper`)
 
 A copy has the same content as a rank's part of a checkpoint: master weights and optimizer state, counters, generators,
 monitor, guard and hooks. It also has what a checkpoint takes from other ranks, so a rank is restored from its own copy.

@@ -50,6 +50,6 @@ class RecoveryLink(Frozen):
 
 
 def own_keepers(keepers: tuple[str, ...], rank: int) -> list[str]:
-    """Return the keepers of a rank's copies: that of its node, and that of the next node, as far as they exist."""
+    """Return the keepers of a rank's copies: that of its node and that of the next node, if they exist."""
     node = rank // max(1, int(os.environ["LOCAL_WORLD_SIZE"]))
     return [one for one in dict.fromkeys((keepers[node], keepers[(node + 1) % len(keepers)])) if one]

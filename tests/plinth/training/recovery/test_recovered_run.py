@@ -116,9 +116,7 @@ def test_a_rank_killed_in_a_step_costs_at_most_the_steps_since_the_last_copy(
 
 
 @pytest.mark.exhaustive
-def test_ranks_whose_copies_arrive_at_different_speeds_have_one_in_common(
-    play: Play, uninterrupted: RunConfig
-) -> None:
+def test_ranks_whose_copies_arrive_at_different_speeds_have_one_in_common(play: Play, uninterrupted: RunConfig) -> None:
     """The copy of rank 1 after step 8 is slow; the rank is killed before it has arrived, at the next copy."""
     config = play([[COPIER + "_send", 4, 1, "slow"], [COPIER + "settle", 5, 1, KILL]])
     same_end(config, uninterrupted)
