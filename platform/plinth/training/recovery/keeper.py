@@ -83,7 +83,7 @@ class Keeper:
         with self._lock:
             copies = self._copies[stored.rank]
             if all(one.name.history <= stored.history for one in copies):  # else it was sent before a recovery
-                kept = [one for one in copies if one.name.step < stored.step]  # the others are of a state left behind
+                kept = [one for one in copies if one.name.step < stored.step]  # others belong to a state left behind
                 self._copies[stored.rank] = [*kept[1 - KEPT :], StoredCopy(stored, plan, block)]
         wire.send(connection, {"stored": True})
 

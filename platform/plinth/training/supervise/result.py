@@ -200,12 +200,14 @@ class LostWork:
         self.run = run
         self.lost_steps, self.lost_s, self.restart_s = 0, 0.0, 0.0
         self._reader = TimelineReader(run.events)
-        self._reader.poll()
         self._taken: dict[int, float] = {}  # step -> time of its committed state
         self._done: dict[int, float] = {}  # step since the last commit that is not lost -> time of its event
         self._begun = self._failed = time.monotonic()
         self._failure: RankFailure | None = None
         self._restarting = False
+        for event in self._reader.poll():  # of earlier jobs
+            self._record(event, 0.0)
+        self._failure = None
 
     def begin(self) -> None:
         """Start to count for a new attempt."""
@@ -272,6 +274,8 @@ class LostWork:
             self._keep(lambda step: step >= int(event["step"]))
         elif kind == "rolled_back":
             self._keep(lambda step: step <= int(event["step"]))
+        elif kind in ("restart", "lost", "vanished") and event.get("phase") != "audit":
+            self._keep(lambda step: step <= int(event.get("from_step", step)))
         elif kind == "rank_failed":
             self._failure = RankFailure.model_validate({name: event[name] for name in RankFailure.model_fields})
         if kind == "step" and self._restarting:
