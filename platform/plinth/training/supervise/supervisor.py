@@ -74,7 +74,8 @@ class Supervisor:
     lock_fd: int
     asked_to_stop: int = 0
     restarts: int = 0
-    recoveries: int = 0
+    recoveries: int = 0  # times that lost ranks were started again
+    continued: int = 0  # recoveries that are on the timeline: one may replace ranks several times
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
@@ -221,6 +222,7 @@ class Supervisor:
 
     def _recovered(self, reason: str, step: int) -> None:
         """Log a recovery. The attempt goes on after `step`."""
+        self.continued += 1
         self._record_loss("restart", reason, False, step, attempt=self.attempt, backoff_s=0.0)
         self.lost.begin()
 
@@ -353,7 +355,7 @@ class Supervisor:
         return JobResult(
             status=status,
             step=step,
-            restarts=self.attempt,
+            restarts=self.restarts + self.continued,
             lost_steps=self.lost.lost_steps,
             lost_s=self.lost.lost_s,
             restart_s=self.lost.restart_s,
