@@ -62,7 +62,7 @@ KEYS = ("PLINTH_TRUST", "PLINTH_KEY_*", "PLINTH_PIN", "PLINTH_PIN_FILE", "PYKCS1
 #: Variables for the job of a training run.
 JOB = (*STORES, *SERVICES, *CLUSTER, *KEYS)
 #: Variables with other secrets of Plinth. No child inherits them unless they are passed explicitly.
-_WITHHELD = (*KEYS, "PLINTH_PROXY_SECRET", "PLINTH_CERTIFICATE_KEY")
+_WITHHELD = (*KEYS, "PLINTH_PROXY_SECRET", "PLINTH_CERTIFICATE_KEY", "PLINTH_RECOVERY")
 #: Group with the operator's whole environment, for a command that the operator configured, such as a signing tool.
 ALL = ("*",)
 

@@ -118,12 +118,13 @@ class TrainingRun:
         stream = self.trainer.batches(done + 1)
         for step in range(done + 1, self.config.total_steps + 1):
             self._begin_trace(step)
+            copies = self._copies(step)
             launched = self._launch(stream, step)
             self.stragglers.send(step)
             self.saver.poll()
             saves, validates = self.config.saves_at(step) or self._save_again, self.validator.due(step)
             traced, owes = self.profiler.ends(step), self.owes(step)
-            copies = self.copier is not None and self.copier.due(step)
+            copies = copies and launched  # no rank waits for the others in a step that is left out
             at_once = saves or validates or traced or owes or copies or self.signal or not launched
             rollback = self._drain(0 if at_once else self._lag)
             if rollback is None and self.signal:
@@ -201,8 +202,9 @@ class TrainingRun:
             self._emit("copy_failed", step=step, reason=str(error), durable=True)
             return False
         self.trainer.follow(step, monitor)
-        self._emit_start(attempt)
-        restored = {"source": "memory", "seconds": round(time.monotonic() - begun, 3), "sha256": copier.restored}
+        seconds = round(time.monotonic() - begun, 3)
+        self._emit_start(attempt, verified_s=seconds)
+        restored = {"source": "memory", "seconds": seconds, "sha256": copier.restored}
         self._emit("resumed", step=step, attempt=attempt, **restored, durable=True)
         return True
 
@@ -304,9 +306,17 @@ class TrainingRun:
         self.copier.engine = self.trainer.engine
         with self.trainer.engine.clock.within("save"):
             state = {**self.trainer.state(), **self.validator.state(step)}
-            failures = self.copier.copy(step, len(self.trainer.guard.rollbacks), state)
+            self.copier.copy(step, len(self.trainer.guard.rollbacks), state)
+
+    def _copies(self, step: int) -> bool:
+        """Return True if the state will be copied after this step. The previous copy has then arrived, or failed."""
+        if self.copier is None or not self.copier.due(step):
+            return False
+        with self.trainer.engine.clock.within("save"):
+            failures = self.copier.settle()
         for reason in failures:
             self.events.append("copy_failed", rank=self.rank.index, step=step, reason=reason)
+        return True
 
     def _wait_until_copied(self) -> None:
         """Wait for the copies of the state in progress, before a change that is not an update."""
@@ -318,6 +328,7 @@ class TrainingRun:
         """End without the other ranks, after the loss of one. A save in progress is committed if every rank has staged
         its state."""
         self._in_flight.clear()
+        self.reporter.close()
         self.saver.interrupt()
         if self.copier is not None:
             self.copier.abandon()

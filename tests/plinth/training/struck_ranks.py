@@ -3,7 +3,7 @@
 FAULTS is a JSON object {"marks": folder, "faults": [[place, call, rank, signal], …]}. Each fault strikes once, ever:
 the rank sends itself the signal before its call number `call` of the function `module:name`, counted from 1 in each
 process. `place` may end in `!`: the fault strikes after the call. The place `batch` counts steps. The signal `keeper`
-kills the process that stores this node's copies instead.
+kills the process that stores this node's copies instead, and `slow` delays the call by `SLOW_S`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import synthetic
 
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
+
+SLOW_S = 5.0
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
@@ -68,6 +70,9 @@ def _strike(mark: Path, name: str) -> None:
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
+        return
+    if name == "slow":
+        time.sleep(SLOW_S)
         return
     if name == "keeper":
         for process in psutil.Process(os.getppid()).children():

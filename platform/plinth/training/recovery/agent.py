@@ -17,9 +17,10 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch.distributed import DistError
 
@@ -36,6 +37,8 @@ CUT_S = 0.2
 
 #: Seconds that a rank whose collective has failed waits for the supervisor to name the loss.
 NAMED_WITHIN_S = 25.0
+
+_Result = TypeVar("_Result")
 
 RankPhase = Literal["starting", "running", "halted", "done"]
 
@@ -152,8 +155,7 @@ def recovery_agent(config: RunConfig, rank: Rank) -> Agent | None:
 class GroupSockets:
     """The TCP sockets of this process's groups and their store: those opened between `begin` and `end`.
 
-    Until `end`, all sockets opened since `begin` count. The sockets of the loader, of the agent and of copies are
-    opened at other times, or are not connected to another rank.
+    Until `end`, all sockets opened since `begin` count, except those opened in `apart`.
     """
 
     def __init__(self) -> None:
@@ -163,6 +165,13 @@ class GroupSockets:
     def begin(self) -> None:
         """Call this before the first process group is formed."""
         self._before, self._own = frozenset(_open_sockets()), None
+
+    def apart(self, work: Callable[[], _Result]) -> _Result:
+        """Return the result of work that opens sockets of its own, such as the loader's connections to a bucket."""
+        before = _open_sockets().keys()
+        result = work()
+        self._before |= _open_sockets().keys() - before
+        return result
 
     def end(self) -> None:
         """Call this once all process groups are formed."""
@@ -179,7 +188,7 @@ class GroupSockets:
             ours = name not in self._before if self._own is None else name in self._own
             if ours and descriptor != spared:
                 with suppress(OSError):  # closed meanwhile, or it only listens
-                    count += _shut_down(descriptor)
+                    count += _shut_down(name, descriptor)
         return count
 
 
@@ -194,8 +203,10 @@ def _open_sockets() -> dict[str, int]:
     return found
 
 
-def _shut_down(descriptor: int) -> bool:
+def _shut_down(name: str, descriptor: int) -> bool:
     with socket.socket(fileno=os.dup(descriptor)) as opened:
+        if os.readlink(f"/proc/self/fd/{opened.fileno()}") != name:
+            return False  # another thread has closed the socket, and opened something else
         internet = opened.family in (socket.AF_INET, socket.AF_INET6)
         if not internet or opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return False

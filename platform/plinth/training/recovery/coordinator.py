@@ -14,6 +14,7 @@ a new step are left to the supervisor, which restarts all ranks. Their state com
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,9 @@ from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process, descri
 
 #: Exit statuses of a rank that has not failed.
 _IN_ORDER = (None, 0, EXIT_PREEMPTED)
+
+#: Number of times that the same copies are restored if no new step follows; then the newest checkpoint is loaded.
+TRIES = 2
 
 Stage = Literal["running", "halting", "joining"]
 
@@ -139,6 +143,9 @@ class RecoveryCoordinator:
         self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1
         self._reasons: list[str] = []
         self._given_up = True
+        self._histories = itertools.count()
+        self._source: tuple[int | None, int, int] | None = None  # step and history restored last, and the highest step
+        self._times = 0  # that it was restored
 
     @property
     def keeper(self) -> str:
@@ -153,7 +160,11 @@ class RecoveryCoordinator:
         """
         self._keepers, self._stage, self._epoch, self._given_up = keepers, "running", 0, False
         self._hub.reset()
-        return self._link(self._continuation(0))
+        return self._link(self._chosen(self._continuation(0)))
+
+    def newest(self) -> int | None:
+        """Return the step of the copies from which an attempt would start now, or None if from a checkpoint."""
+        return self._continuation(0).step
 
     def tend(self, ranks: list[Process]) -> None:
         """Detect losses and advance the recovery. Call this several times per second."""
@@ -221,27 +232,37 @@ class RecoveryCoordinator:
             checkpoint.clean(run)
             order = self._continuation(self._epoch)
         self._record("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
-        self._hub.go_on(order)
+        self._hub.go_on(self._chosen(order))
         self._stage = "joining"
 
     def _continuation(self, epoch: int) -> JoinOrder:
         """Return the order to continue after the newest step that every rank can restore from memory, unless the newest
         checkpoint is newer."""
         rollbacks = len(rollbacks_of(self._config))
-        step = None
-        if self._keepers:
-            known = keeper.listed(self._keepers, self._secret)
-            step = keeper.newest_common(known, self._config.ranks, rollbacks)
-        if step is not None and step < max(checkpoint.committed(self._config.directory), default=0):
+        known = keeper.listed([one for one in self._keepers if one], self._secret)
+        step, restored = keeper.newest_common(known, self._config.ranks, rollbacks) or (None, 0)
+        if step is not None and (
+            step < max(checkpoint.committed(self._config.directory), default=0)
+            or (self._times >= TRIES and self._source == (step, restored, self._highest()))
+        ):
             step = None
         return JoinOrder(
             epoch=epoch,
             address=self._host,
             port=processes.free_port(),
             keepers=self._keepers,
+            history=next(self._histories),
             step=step,
             rollbacks=rollbacks,
+            restored=restored,
         )
+
+    def _chosen(self, order: JoinOrder) -> JoinOrder:
+        """Count how often the same copies are restored without a new step, and return the order."""
+        source = order.step, order.restored, self._highest()
+        self._times = self._times + 1 if source == self._source else 1
+        self._source = source
+        return order
 
     def _link(self, first: JoinOrder) -> RecoveryLink:
         return RecoveryLink(hub=f"{self._host}:{self._hub.port}", secret=self._secret, first=first)

@@ -2,7 +2,7 @@
 
     after a step     the state is copied to host memory parallel to the next forward and backward pass, like a save
     then, a thread   digests the copy and sends it to the keeper of this node and to the keeper of the next node
-    before the next copy   the rank waits for the previous one: it must have arrived
+    before a step with the next copy   the rank waits until the previous one has arrived (see `keeper`)
 
 A copy has the same content as a rank's part of a checkpoint: master weights and optimizer state, counters, generators,
 monitor, guard and hooks. It also has what a checkpoint takes from other ranks, so a rank is restored from its own copy.
@@ -58,7 +58,7 @@ class Copier:
     def __init__(self, engine: TrainingEngine, order: JoinOrder, secret: str) -> None:
         self.engine, self.order, self._secret = engine, order, secret
         self.restored = ""  # digest of the state of the ranks that was restored
-        self._keepers = list(dict.fromkeys(own_keepers(order.keepers, engine.rank.index)))
+        self._keepers = own_keepers(order.keepers, engine.rank.index)
         self._every = engine.config.recovery.copies_every
         self._arena, self._pool = Arena(), ThreadPoolExecutor(1, "plinth-copies")
         self._copying: BackgroundCopy | None = None
@@ -69,9 +69,8 @@ class Copier:
         """Return True if the state is copied after this step."""
         return step % self._every == 0
 
-    def copy(self, step: int, rollbacks: int, monitor: Mapping[str, Any]) -> list[str]:
-        """Start to copy the state after `step`. Return the failures of the previous copy."""
-        failures = self.settle()
+    def copy(self, step: int, rollbacks: int, monitor: Mapping[str, Any]) -> None:
+        """Start to copy the state after `step`. The previous copy must have settled before the step."""
         captured = universal.capture(self.engine, complete=True)
         layout = StagingLayout(captured.tensors.values())
         plan = {
@@ -80,7 +79,8 @@ class Copier:
             "monitor": json.loads(json.dumps(monitor)),
         }
         self._arena.reserve(layout.bytes)
-        name, size = CopyName(rank=self.engine.rank.index, step=step, rollbacks=rollbacks), layout.bytes
+        known = {"rollbacks": rollbacks, "history": self.order.history}
+        name, size = CopyName(rank=self.engine.rank.index, step=step, **known), layout.bytes
 
         def arrived(waited_s: float) -> None:
             self._sent = self._pool.submit(self._send, name, plan, size)
@@ -88,11 +88,10 @@ class Copier:
         if self.engine.rank.device.type != "cpu":
             layout.copy(self._arena.block)
             arrived(0.0)
-            return failures
+            return
         self._copying = BackgroundCopy(layout, self._arena.block, arrived)
         self._hook = self.engine.deepspeed.basic_optimizer.register_step_pre_hook(self._before_update)
         self._copying.start()
-        return failures
 
     def settle(self) -> list[str]:
         """Wait until the copy in progress has arrived. Return the keepers that it did not reach, with the reasons."""
@@ -116,7 +115,8 @@ class Copier:
             CheckpointError: a rank has no intact copy. Every rank raises the first rank's error.
         """
         assert self.order.step is not None
-        name = CopyName(rank=self.engine.rank.index, step=self.order.step, rollbacks=self.order.rollbacks)
+        wanted = {"step": self.order.step, "rollbacks": self.order.rollbacks, "history": self.order.restored}
+        name = CopyName(rank=self.engine.rank.index, **wanted)
         found = _together(lambda: fetched(name, self._keepers, self._secret))
         _fill(self.engine, found)
         snapshot.restore_generators(found.plan["generators"])
@@ -167,7 +167,7 @@ def fetched(name: CopyName, keepers: Iterable[str], secret: str) -> FetchedCopy:
         CheckpointError: no keeper has an intact copy.
     """
     reasons = []
-    for keeper in dict.fromkeys(keepers):
+    for keeper in keepers:
         try:
             with wire.connect(keeper, secret) as connection:
                 wire.send(connection, {"do": "get", **name.model_dump()})

@@ -7,8 +7,8 @@ Started by the node's supervisor as `python -m plinth.training.recovery.keeper E
 standard input. It prints its port, and ends with its supervisor. Killed ranks do not affect it.
 
 It keeps the two newest complete copies of each rank. A copy that is still arriving is not visible. Two are enough: a
-rank starts to send a copy only after its previous copy has arrived everywhere, and ranks are never more than one step
-apart, so all ranks have at least one step in common.
+rank begins a step that is followed by a copy only after its previous copy has arrived everywhere, and no rank ends the
+step before all have begun it, so all ranks have at least one copy in common.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from plinth import processes
+from plinth.errors import LaunchError
 from plinth.records import Frozen
 from plinth.training.recovery import wire
 from plinth.training.supervise.rank_watch import SUPERVISOR, die_with_supervisor
@@ -32,12 +33,14 @@ KEPT = 2
 
 
 class CopyName(Frozen):
-    """Name of a copy: the rank, the step after which it was taken, and the number of rollbacks before it. Copies before
-    a rollback have another history."""
+    """Name of a copy: the rank, the step after which it was taken, the number of rollbacks before it, and the order by
+    which its rank had joined. Copies of the same step from before and after a recovery are not restored together,
+    because a run without deterministic kernels may have another state then."""
 
     rank: int
     step: int
     rollbacks: int = 0
+    history: int = 0
 
 
 class StoredCopy(NamedTuple):
@@ -78,8 +81,10 @@ class Keeper:
             wire.receive_block(connection, view)
         plan = wire.receive(connection)
         with self._lock:
-            kept = [one for one in self._copies[stored.rank] if one.name != stored]
-            self._copies[stored.rank] = [*kept[1 - KEPT :], StoredCopy(stored, plan, block)]
+            copies = self._copies[stored.rank]
+            if all(one.name.history <= stored.history for one in copies):  # else it was sent before a recovery
+                kept = [one for one in copies if one.name.step < stored.step]  # others belong to a state left behind
+                self._copies[stored.rank] = [*kept[1 - KEPT :], StoredCopy(stored, plan, block)]
         wire.send(connection, {"stored": True})
 
     def _get(self, connection: Connection, name: CopyName) -> None:
@@ -104,9 +109,17 @@ class KeeperProcess:
         command = processes.python("plinth.training.recovery.keeper", str(int(bool(host))))
         own = {SUPERVISOR: str(os.getpid())}
         self._process = processes.start(command, own=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._process.stdin.write(secret.encode() + b"\n")
-        self._process.stdin.flush()
-        self.address = f"{host or '127.0.0.1'}:{int(self._process.stdout.readline())}"
+        try:
+            self._process.stdin.write(secret.encode() + b"\n")
+            self._process.stdin.flush()
+            port = int(self._process.stdout.readline())
+        except (OSError, ValueError) as error:
+            raise LaunchError(
+                "the process that stores copies in memory has not started",
+                found=f"exit status {self._process.wait()}",
+                remedy="read the job's log, or set `training.recovery.copies_every: 0`",
+            ) from error
+        self.address = f"{host or '127.0.0.1'}:{port}"
 
     def close(self) -> None:
         """End the process and free its memory."""
@@ -129,13 +142,13 @@ def listed(addresses: Sequence[str], secret: str) -> list[CopyName]:
     return found
 
 
-def newest_common(found: Sequence[CopyName], ranks: int, rollbacks: int) -> int | None:
-    """Return the newest step of which every rank has a copy with this number of rollbacks, or None."""
-    having: dict[int, set[int]] = defaultdict(set)
+def newest_common(found: Sequence[CopyName], ranks: int, rollbacks: int) -> tuple[int, int] | None:
+    """Return step and history of the newest copies with this number of rollbacks that every rank has, or None."""
+    having: dict[tuple[int, int], set[int]] = defaultdict(set)
     for one in found:
         if one.rollbacks == rollbacks:
-            having[one.step].add(one.rank)
-    return max((step for step, known in having.items() if len(known) == ranks), default=None)
+            having[one.step, one.history].add(one.rank)
+    return max((common for common, known in having.items() if len(known) == ranks), default=None)
 
 
 def main() -> int:

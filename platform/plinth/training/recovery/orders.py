@@ -17,9 +17,11 @@ class JoinOrder(Frozen):
     epoch: int = 0  # number of losses of this attempt until now
     address: str = ""  # of the leading rank
     port: int = 0
-    keepers: tuple[str, ...] = ()  # of each node, in order
+    keepers: tuple[str, ...] = ()  # of each node, in order; empty for a node without
+    history: int = 0  # of the copies that the ranks take after they have joined
     step: int | None = None  # of the copies to restore; None: from the newest checkpoint
-    rollbacks: int = 0  # of the copies
+    rollbacks: int = 0  # of the copies to restore
+    restored: int = 0  # history of the copies to restore
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables by which the ranks find each other."""
@@ -48,6 +50,6 @@ class RecoveryLink(Frozen):
 
 
 def own_keepers(keepers: tuple[str, ...], rank: int) -> list[str]:
-    """Return the keepers of a rank's copies: that of its node, and that of the next node."""
+    """Return the keepers of a rank's copies: that of its node and that of the next node, if they exist."""
     node = rank // max(1, int(os.environ["LOCAL_WORLD_SIZE"]))
-    return [keepers[node], keepers[(node + 1) % len(keepers)]]
+    return [one for one in dict.fromkeys((keepers[node], keepers[(node + 1) % len(keepers)])) if one]

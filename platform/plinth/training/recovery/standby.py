@@ -31,13 +31,13 @@ class StandbyStarter:
     def __call__(self, command: list[str], environment: dict[str, str], lock_fd: int) -> Process:
         """Start a rank. A rank that replaces a lost one is the waiting process, if that is alive."""
         link, waiting = RecoveryLink.of(environment), self._waiting
-        if link is None or link.first.epoch == 0 or waiting is None or waiting.poll() is not None:
-            process: Process = self._start(command, environment, lock_fd, subprocess.DEVNULL)
+        replaces = link is not None and link.first.epoch > 0
+        if replaces:
+            self._waiting = None
+        if replaces and waiting is not None and self._told(waiting, command[4:], environment):
+            process: Process = waiting
         else:
-            process, self._waiting = waiting, None
-            assert waiting.stdin is not None
-            waiting.stdin.write(json.dumps({"environment": environment, "arguments": command[4:]}).encode() + b"\n")
-            waiting.stdin.close()
+            process = self._start(command, environment, lock_fd, subprocess.DEVNULL)
         if self._waiting is None and link is not None:
             self._waiting = self._start([*command, OPTION], environment, lock_fd, subprocess.PIPE)
         return process
@@ -50,6 +50,17 @@ class StandbyStarter:
             assert self._waiting.stdin is not None
             self._waiting.stdin.close()
             self._waiting = None
+
+    @staticmethod
+    def _told(waiting: subprocess.Popen[bytes], arguments: list[str], environment: dict[str, str]) -> bool:
+        """Tell the waiting process which rank it is. Return False if it has ended."""
+        assert waiting.stdin is not None
+        try:
+            waiting.stdin.write(json.dumps({"environment": environment, "arguments": arguments}).encode() + b"\n")
+            waiting.stdin.close()
+        except OSError:
+            return False
+        return waiting.poll() is None
 
     @staticmethod
     def _start(command: list[str], environment: Mapping[str, str], lock_fd: int, stdin: int) -> subprocess.Popen[bytes]:

@@ -29,12 +29,13 @@ def train(config: RunConfig, rank: Rank, attempt: int, agent: Agent) -> bool:
         RuntimeError: a collective failed, and the supervisor has not named a lost rank.
         PlinthError: for the same reasons as in `loop.train`.
     """
-    interrupt, opened = Interrupt(), cache(partial(batches_of, config, rank.index))
+    interrupt, opened = Interrupt(), cache(partial(agent.sockets.apart, partial(batches_of, config, rank.index)))
     before = attempt - agent.first_epoch
     while True:
         order = agent.next()
         run: TrainingRun | None = None
         try:
+            ranks.seed(config.seed + rank.index)  # as at the start of the process, if nothing can be restored
             agent.sockets.begin()
             os.environ.update(order.environment())
             if not rank.leads:

@@ -28,6 +28,9 @@ _MESSAGE_BYTES = 1 << 28
 #: Seconds after which a send or receive that makes no progress fails.
 STALLED_S = 20.0
 
+#: Seconds until a server that cannot accept a connection tries again.
+AGAIN_S = 0.1
+
 #: Errors of a connection.
 FAILURES = (OSError, EOFError, ValueError, AuthenticationError)
 
@@ -99,6 +102,7 @@ class MessageServer:
 
     def __init__(self, secret: str, handle: Callable[[Connection], None], *, everywhere: bool) -> None:
         self._secret, self._handle = secret.encode(), handle
+        self._closed = False
         self._socket = socket.create_server(("" if everywhere else "127.0.0.1", 0), backlog=1024)
         self.port = int(self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="plinth-accept", daemon=True)
@@ -106,6 +110,7 @@ class MessageServer:
 
     def close(self) -> None:
         """Accept no more connections. Those that are open end with the other side."""
+        self._closed = True
         self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which `close` alone does not
         self._thread.join()
         self._socket.close()
@@ -114,9 +119,11 @@ class MessageServer:
         while True:
             try:
                 connection = _wrapped(self._socket.accept()[0])
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._serve, args=(connection,), name="plinth-serve", daemon=True).start()
+                threading.Thread(target=self._serve, args=(connection,), name="plinth-serve", daemon=True).start()
+            except (OSError, RuntimeError):  # a connection that was closed meanwhile, or too many files or threads
+                if self._closed:
+                    return
+                time.sleep(AGAIN_S)
 
     def _serve(self, connection: Connection) -> None:
         with connection, suppress(*FAILURES):

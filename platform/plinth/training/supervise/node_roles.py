@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import subprocess
 import time
@@ -54,7 +55,7 @@ class Leader:
 
     def __init__(self, config: RunConfig, place: NodePlace) -> None:
         self._config, self._place, self._files = config, place, NodeFiles(config.directory)
-        self._order = NodeOrder(id="", session=uuid.uuid4().hex)
+        self._order = NodeOrder(id="", session=uuid.uuid4().hex, secret=secrets.token_hex(32))
         if place.nodes > 1:
             self._publish(id=self._order.session)
             self._beat = Heartbeat(self._files.beat(0), self._order.session)
@@ -90,18 +91,18 @@ class Leader:
             self._publish(replaced=tuple(ranks), recovery=recovery)
 
     @property
-    def session(self) -> str:
-        """Secret of this job, which other users cannot read."""
-        return self._order.session
+    def secret(self) -> str:
+        """Secret of this job. The nodes get it in their orders, a file that only this user can read."""
+        return self._order.secret
 
     def keepers(self) -> list[str]:
-        """Wait until every other node has reported the address of its copies. Return those of the nodes that have, in
-        order."""
+        """Wait until every other node has reported the address of its copies, and return them in order; empty for a
+        node that has not reported in time."""
         until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
         while self._away:
             found = [node.keeper(self._order.session) for node in self._nodes]
             if all(found) or time.monotonic() > until:
-                return [one for one in found if one]
+                return found
             time.sleep(POLL_S)
         return []
 
@@ -175,7 +176,7 @@ class Leader:
 
     def _publish(self, **changes: Any) -> None:
         self._order = self._order.model_copy(update=changes)
-        write(self._files.order, self._order)
+        write(self._files.order, self._order, mode=0o600)  # it has the secret
 
 
 class RemoteNode:
@@ -310,7 +311,7 @@ class Follower:
         if order.id != self._order.id:
             self._end_ranks()
             self._order, self._signals, self._epoch = order, 0, 0
-            self._keep(order.session)
+            self._keep(order.secret)
             if order.check:
                 self._ranks = [start_checks(self._path, self.place, order.address, order.check)]
             elif order.fetch is not None:
@@ -339,10 +340,10 @@ class Follower:
         self._order, self._epoch = order, order.recovery.first.epoch
         self._report()
 
-    def _keep(self, session: str) -> None:
+    def _keep(self, secret: str) -> None:
         """Start the process that stores copies, once the job's secret is known."""
         if self._keeper is None and self.config.recovery.enabled:
-            self._keeper = KeeperProcess(session, wire.own_host(self.place.address))
+            self._keeper = KeeperProcess(secret, wire.own_host(self.place.address))
 
     def _report(self) -> None:
         codes = tuple(process.poll() for process in self._ranks)

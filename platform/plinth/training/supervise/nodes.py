@@ -98,6 +98,7 @@ class NodeOrder(Frozen):
 
     id: str
     session: str
+    secret: str = ""  # of the recovery; the session is in heartbeats, which others can read
     attempt: int = 0
     audit: bool = False
     resume: int = 0  # step of the verified checkpoint that an external trainer loads
@@ -152,9 +153,9 @@ def read(path: Path, record: type[_Record]) -> _Record | None:
     return None
 
 
-def write(path: Path, record: Frozen) -> None:
+def write(path: Path, record: Frozen, *, mode: int | None = None) -> None:
     """Write a record to a file atomically, so that a reader sees either the old record or the new record."""
-    write_bytes(path, record.model_dump_json().encode())
+    write_bytes(path, record.model_dump_json().encode(), mode=mode)
 
 
 class Heartbeat:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -199,11 +200,14 @@ class LostWork:
         self.run = run
         self.lost_steps, self.lost_s, self.restart_s = 0, 0.0, 0.0
         self._reader = TimelineReader(run.events)
-        self._reader.poll()
         self._taken: dict[int, float] = {}  # step -> time of its committed state
+        self._done: dict[int, float] = {}  # step since the last commit that is not lost -> time of its event
         self._begun = self._failed = time.monotonic()
         self._failure: RankFailure | None = None
         self._restarting = False
+        for event in self._reader.poll():  # of earlier jobs
+            self._record(event, 0.0)
+        self._failure = None
 
     def begin(self) -> None:
         """Start to count for a new attempt."""
@@ -232,8 +236,10 @@ class LostWork:
         self.update()
         now = time.monotonic()
         committed = _committed(self.run) if step is None else step
-        done = [] if audit else [step for step in timeline(self.run.events).steps if step > committed]
-        seconds = round(now - max(self._begun, self._taken.get(committed, 0.0)), 3)
+        done = [] if audit else [step for step in self._done if step > committed]
+        since = self._taken.get(committed, self._done.get(committed, 0.0))
+        seconds = round(now - max(self._begun, since), 3)
+        self._keep(lambda step: audit or step <= committed)
         self._failed, self._restarting = now, True
         return self._add(Loss(committed, len(done), seconds))
 
@@ -256,12 +262,22 @@ class LostWork:
         self.lost_s = round(self.lost_s + loss.seconds, 3)
         return loss
 
+    def _keep(self, wanted: Callable[[int], bool]) -> None:
+        self._done = {step: at for step, at in self._done.items() if wanted(step)}
+
     def _record(self, event: Event, now: float) -> None:
         kind = event["event"]
-        if kind == "checkpoint":
+        if kind == "step":
+            self._done[int(event["step"])] = now
+        elif kind == "checkpoint":
             self._taken[int(event["step"])] = now - float(event["seconds"])
+            self._keep(lambda step: step >= int(event["step"]))
+        elif kind == "rolled_back":
+            self._keep(lambda step: step <= int(event["step"]))
+        elif kind in ("restart", "lost", "vanished") and event.get("phase") != "audit":
+            self._keep(lambda step: step <= int(event.get("from_step", step)))
         elif kind == "rank_failed":
             self._failure = RankFailure.model_validate({name: event[name] for name in RankFailure.model_fields})
-        elif kind == "step" and self._restarting:
+        if kind == "step" and self._restarting:
             self.restart_s = round(self.restart_s + now - self._failed, 3)
             self._restarting = False

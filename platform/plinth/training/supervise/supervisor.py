@@ -74,7 +74,8 @@ class Supervisor:
     lock_fd: int
     asked_to_stop: int = 0
     restarts: int = 0
-    recoveries: int = 0
+    recoveries: int = 0  # times that lost ranks were started again
+    continued: int = 0  # recoveries that are on the timeline: one may replace ranks several times
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
@@ -100,7 +101,7 @@ class Supervisor:
             if self.config.recovery.enabled:
                 host = self.place.address if self.place.nodes > 1 else ""
                 self.coordinator = RecoveryCoordinator(
-                    self.config, self.leader.session, host, self._replace, self._recovered, self.lost.highest
+                    self.config, self.leader.secret, host, self._replace, self._recovered, self.lost.highest
                 )
             return self._excluded() or self._phases()
         except PlinthError as error:
@@ -164,7 +165,8 @@ class Supervisor:
                 self._record_loss("lost", reason, audit)
                 return "failed", reason
             self.restarts += 1
-            self._record_loss("restart", reason, audit, attempt=self.attempt, backoff_s=self._backoff_s)
+            step = self.coordinator.newest() if self.coordinator is not None and not audit else None
+            self._record_loss("restart", reason, audit, step, attempt=self.attempt, backoff_s=self._backoff_s)
             if not self._back_off():
                 return "stopped", self.overspent or "a signal arrived between two attempts"
 
@@ -220,6 +222,7 @@ class Supervisor:
 
     def _recovered(self, reason: str, step: int) -> None:
         """Log a recovery. The attempt goes on after `step`."""
+        self.continued += 1
         self._record_loss("restart", reason, False, step, attempt=self.attempt, backoff_s=0.0)
         self.lost.begin()
 
@@ -352,7 +355,7 @@ class Supervisor:
         return JobResult(
             status=status,
             step=step,
-            restarts=self.attempt,
+            restarts=self.restarts + self.continued,
             lost_steps=self.lost.lost_steps,
             lost_s=self.lost.lost_s,
             restart_s=self.lost.restart_s,

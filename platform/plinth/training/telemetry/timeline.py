@@ -8,7 +8,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     hosts_checked   every node was checked before its ranks start (hosts: node, host, outcome by check; seconds)
     node_excluded   a node failed its checks and is excluded from the run (node, host, checks: check, evidence)
     run_started  the ranks are up (attempt, ranks, device, precision; verified_s: seconds to verify the checkpoint that
-                 is loaded next)
+                 is loaded next, or to restore the state from memory)
     resumed      the run resumed from a committed checkpoint (step, attempt), or from copies in memory (source, seconds;
                  sha256 of the restored state of all ranks)
     reshaped     the run resumed in another layout: ranks, micro batch or parallel block differ (step, from, to); later

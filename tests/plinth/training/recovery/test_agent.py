@@ -29,17 +29,18 @@ def test_only_connections_of_the_groups_are_cut(listening: socket.socket) -> Non
     groups = GroupSockets()
     earlier = pair(listening)  # the loader's
     groups.begin()
+    bucket = groups.apart(lambda: pair(listening))  # opened by the loader while the groups form
     own = pair(listening)
     local = socket.socketpair()  # a pipe to a child process
     groups.end()
     later = pair(listening)  # a copy in progress
     assert groups.cut() == 2
     assert [one.recv(1) for one in own] == [b"", b""]
-    for one, other in (earlier, later, local):
+    for one, other in (earlier, bucket, later, local):
         one.sendall(b"x")
         assert other.recv(1) == b"x"
     third = pair(listening)  # the listening socket still accepts
-    for both in (earlier, own, local, later, third):
+    for both in (earlier, bucket, own, local, later, third):
         for each in both:
             each.close()
 
@@ -70,3 +71,6 @@ def test_links_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
         ["n1:2", "n2:3"],
         ["n2:3", "n0:1"],
     ]
+    partly = ("n0:1", "", "n2:3")  # node 1 has reported no keeper
+    assert [own_keepers(partly, rank) for rank in (0, 3, 5)] == [["n0:1"], ["n2:3"], ["n2:3", "n0:1"]]
+    assert own_keepers(("n0:1",), 0) == ["n0:1"]

@@ -144,6 +144,18 @@ def test_a_killed_rank_is_replaced_and_all_continue_after_the_newest_common_step
     assert one.replaced == [([1], link)]
 
 
+def test_copies_that_lead_to_no_new_step_are_restored_twice_then_the_checkpoint_is_loaded(
+    job: Callable[..., Job],
+) -> None:
+    one = job()
+    one.put(CopyName(rank=0, step=4), CopyName(rank=1, step=4))
+    starts = [one.coordinator.begin((one.coordinator.keeper,)).first for _ in range(3)]
+    assert [order.step for order in starts] == [4, 4, None]
+    assert len({order.history for order in starts}) == 3
+    one.steps += 1
+    assert one.coordinator.newest() == 4
+
+
 def test_a_second_loss_during_a_recovery_begins_it_again(job: Callable[..., Job]) -> None:
     """Also of the replacement itself, and of the rank that has already halted."""
     one = job().start()

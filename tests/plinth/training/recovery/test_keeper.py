@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -58,6 +61,31 @@ def test_the_two_newest_whole_copies_of_a_rank_are_kept(keeper: tuple[str, Keepe
     assert get(address, CopyName(rank=0, step=6, rollbacks=1)) is None
 
 
+def test_a_copy_replaces_those_of_a_state_left_behind(keeper: tuple[str, Keeper]) -> None:
+    """The step that all have in common stays; what was sent before the recovery and arrives later is not kept."""
+    address, made = keeper
+    with wire.connect(address, "secret") as connection:
+        for step, history in ((6, 0), (8, 0), (8, 1), (10, 0)):
+            put(connection, CopyName(rank=0, step=step, history=history), b"state")
+    assert made.names() == [CopyName(rank=0, step=6), CopyName(rank=0, step=8, history=1)]
+
+
+def test_a_server_that_cannot_accept_a_connection_goes_on_later() -> None:
+    server = wire.MessageServer("secret", Keeper().handle, everywhere=False)
+    limits, waiting = resource.getrlimit(resource.RLIMIT_NOFILE), socket.socket()
+    with open(os.devnull) as next_file:
+        lowest = next_file.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        waiting.connect(("127.0.0.1", server.port))
+        time.sleep(2 * wire.AGAIN_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with waiting:
+        wire.connect(f"127.0.0.1:{server.port}", "secret").close()
+    server.close()
+
+
 def test_a_copy_whose_sender_dies_is_never_visible(keeper: tuple[str, Keeper]) -> None:
     address, made = keeper
     with wire.connect(address, "secret") as connection:
@@ -95,8 +123,10 @@ def test_common_steps() -> None:
         return [CopyName(rank=rank, step=step, rollbacks=rollbacks) for rank, step, rollbacks in found]
 
     whole = names((0, 2, 0), (0, 4, 0), (1, 4, 0), (1, 2, 0))
-    assert newest_common(whole, 2, 0) == 4
-    assert newest_common(names((0, 4, 0), (0, 2, 0), (1, 2, 0), (1, 2, 0)), 2, 0) == 2
+    assert newest_common(whole, 2, 0) == (4, 0)
+    assert newest_common(names((0, 4, 0), (0, 2, 0), (1, 2, 0), (1, 2, 0)), 2, 0) == (2, 0)
+    mixed = [*names((0, 4, 0), (0, 2, 0), (1, 2, 0)), CopyName(rank=1, step=4, history=1)]
+    assert newest_common(mixed, 2, 0) == (2, 0)  # never from before and after a recovery
     assert newest_common(names((0, 4, 0), (1, 2, 0)), 2, 0) is None
     assert newest_common(whole, 2, 1) is None  # of another history
     assert newest_common([], 1, 0) is None

@@ -16,6 +16,7 @@ from plinth.training.config import RunConfig
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Checkpoints, Recovery
 from plinth.training.telemetry.timeline import timeline
+from tests.plinth.training.test_expert_runs import MODEL
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +116,15 @@ def test_a_rank_killed_in_a_step_costs_at_most_the_steps_since_the_last_copy(
 
 
 @pytest.mark.exhaustive
+def test_ranks_whose_copies_arrive_at_different_speeds_have_one_in_common(play: Play, uninterrupted: RunConfig) -> None:
+    """The copy of rank 1 after step 8 is slow; the rank is killed before it has arrived, at the next copy."""
+    config = play([[COPIER + "_send", 4, 1, "slow"], [COPIER + "settle", 5, 1, KILL]])
+    same_end(config, uninterrupted)
+    (resumed,) = timeline(config.directory.events).of("resumed")
+    assert (resumed["source"], resumed["step"]) == ("memory", 6)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None:
     config = play(INSTANTS[instant])
@@ -137,6 +147,8 @@ def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None
         (4, Parallel(zero_stage=0, pipeline=2), {}),
         (4, Parallel(zero_stage=1, sequence=2), {}),
         (2, Parallel(zero_stage=1, compile=True), {}),
+        (2, Parallel(zero_stage=1), {"model": MODEL}),
+        (2, Parallel(zero_stage=1, expert=2), {"model": MODEL}),
     ],
 )
 def test_any_layout(

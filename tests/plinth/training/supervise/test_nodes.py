@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from plinth import processes
 from plinth.errors import LaunchError
 from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.training import config as configuration
@@ -125,6 +126,20 @@ def test_a_node_that_is_silent_is_left_out_of_the_statement(pair: RunConfig) -> 
     files.root.mkdir(parents=True)
     write(files.report(1), NodeReport(order="1", session="an earlier one", host=HOST))
     assert Leader(pair, place).hosts() == ()
+
+
+def test_only_this_user_can_read_the_secret(pair: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a workspace of a team. The heartbeat, which others may read, has another number, and children of ranks do
+    not inherit it."""
+    monkeypatch.setenv("PLINTH_UMASK", "007")
+    first, files = leader(pair), NodeFiles(pair.directory)
+    while not files.beat(0).exists() or not files.beat(0).read_text():
+        time.sleep(0.01)
+    assert len(first.secret) == 64
+    assert first.secret not in files.beat(0).read_text()
+    assert files.order.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("PLINTH_RECOVERY", first.secret)
+    assert "PLINTH_RECOVERY" not in processes.environment(*processes.JOB)
 
 
 @pytest.mark.parametrize("status", [0, 5])
