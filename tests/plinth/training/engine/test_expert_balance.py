@@ -149,6 +149,46 @@ def first_step(config: RunConfig) -> dict[str, Any]:
     return {"moved": moved, "kept": kept}
 
 
+def test_after_a_rollback_a_step_has_its_new_measurement(make: Callable[..., RunConfig]) -> None:
+    config = make(
+        model=MODEL.model_copy(update={"experts": EXPERTS.model_copy(update={"bias_rate": 0.0})}),
+        launch=Launch(ranks=1), micro_batch_sequences=ROWS, global_batch_sequences=2 * ROWS,
+        telemetry={"layers_every": 2},
+    )  # fmt: skip
+    before, again, layers = run_ranks(1, undone, config)[0]
+    assert before != again
+    assert layers
+
+
+def undone(config: RunConfig) -> tuple[Any, Any, bool]:
+    """Loads of step 2 with one batch, and with another after steps 2 and 4 were undone before they were read; True if
+    the layers of the latter are measured anew, too."""
+    from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
+
+    rank = engines.join(config)
+    engine = open_engine(config, rank)
+    assert engine.balance is not None
+
+    def launch(step: int, seed: int) -> None:
+        engine.stats.begin(step)
+        engine.balance.begin(step, NAMES)
+        engine.train_step(batch_of(seed), 0.0)
+
+    launch(2, 0)
+    first, layers = engine.balance.at(2), engine.stats.at(2)
+    for step, seed in ((2, 0), (4, 0), (2, 1)):
+        launch(step, seed)
+    second, others = engine.balance.at(2), engine.stats.at(2)
+    assert first is not None
+    assert second is not None
+    assert layers is not None
+    assert others is not None
+    changed = layers.event() != others.event()
+    engines.leave()
+    return first.load.tolist(), second.load.tolist(), changed
+
+
 def seen(step: int, idle: dict[str, float] | None) -> TrainedStep:
     return TrainedStep(step=step, loss=2.0, grad_norm=1.0, idle_experts=idle)
 
