@@ -11,6 +11,7 @@ Does not belong here: the losses, which the model adds (plinth.model.experts).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,16 +52,17 @@ class ExpertStatistics:
         return {str(layer): float(share) for layer, share in zip(self.layers, shares, strict=True)}
 
     def event(self) -> dict[str, Any]:
-        """Return the fields of an event: numbers over all layers, then lists with one entry per layer."""
+        """Return the fields of an event: numbers over all layers, then lists with one entry per layer. An entropy that
+        is not finite is null."""
         found: dict[str, Any] = {
             "most": round(float(self.load.max()), 4),
             "idle": int((self.load < IDLE).sum()),
-            "entropy": round(float(self.entropy.mean()), 4),
+            "entropy": _finite(float(self.entropy.mean())),
             "by_layer": {
                 "layers": list(self.layers),
                 "most": self.load.max(1).round(4).tolist(),
                 "idle": (self.load < IDLE).sum(1).tolist(),
-                "entropy": self.entropy.round(4).tolist(),
+                "entropy": [_finite(value) for value in self.entropy.tolist()],
             },
         }
         if self.listed:
@@ -72,6 +74,10 @@ class ExpertStatistics:
                 for name, shares in self.buckets.items()
             }
         return found
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None
 
 
 class ExpertBalance:

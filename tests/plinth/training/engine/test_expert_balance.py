@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from plinth.launch.parameters import Launch
+from plinth.model.experts import LayerRouting, Router, measured
 from plinth.model.parameters import Model
 from plinth.model.sparsity import Experts
 from plinth.tokens.reading.compact_batch import CompactBatch
@@ -187,6 +190,20 @@ def undone(config: RunConfig) -> tuple[Any, Any, bool]:
     changed = layers.event() != others.event()
     engines.leave()
     return first.load.tolist(), second.load.tolist(), changed
+
+
+def test_an_event_of_a_diverged_router_is_json() -> None:
+    """Load is finite even then. The timeline refuses NaN, and the guard decides what happens."""
+    router = Router(8, EXPERTS)
+    router.weight.data.fill_(math.nan)
+    routes = router(torch.ones(6, 8))
+    assert routes.load.sum() == 12
+    measures = measured(LayerRouting(routes.load, torch.zeros(())), routes, 2)
+    assert measures.entropy is not None
+    entropy = np.array([float(measures.entropy), 0.5])
+    found = ExpertStatistics(10, (0, 1), np.ones((2, 4)), entropy, {}, listed=True).event()
+    assert json.loads(json.dumps(found, allow_nan=False))["by_layer"]["entropy"] == [None, 0.5]
+    assert found["entropy"] is None
 
 
 def seen(step: int, idle: dict[str, float] | None) -> TrainedStep:
