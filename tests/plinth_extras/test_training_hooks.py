@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from plinth.errors import TrainingError
 from plinth.recipe.extension_checks import problems_of_extensions
@@ -39,6 +40,14 @@ def test_each_section_decides_the_run_and_a_place_does_not() -> None:
     assert len(set(keys)) == len(keys)
     moved = training(federated={**FEDERATED, "exchange": "s3://exchange"})
     assert config.run_key(moved, "m", "t") == keys[2]
+
+
+def test_a_private_run_refuses_biases_that_follow_loads_without_noise() -> None:
+    experts = {"count": 4, "active": 2, "ffn_dim": 16, "shared": 1, "score": "sigmoid"}
+    private = {"privacy": {"epsilon": 8.0, "delta": 1e-6}}
+    training(model={"experts": experts}, **private)
+    with pytest.raises(ValidationError, match=r"privacy cannot be combined with model\.experts\.balancing loss_free"):
+        training(model={"experts": {**experts, "balancing": "loss_free"}}, **private)
 
 
 def test_a_run_of_an_absent_package_is_refused_by_its_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

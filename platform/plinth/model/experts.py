@@ -8,11 +8,13 @@ sums whose order varies, so that the result is deterministic on every device.
     auxiliary loss   N sum_i f_i P_i; f_i share of the T k assignments to expert i, P_i mean probability of expert i
                      (Fedus et al., arXiv:2101.03961, equations 4 to 6; with k experts as in OLMoE, arXiv:2409.02060,
                      and in Megatron-LM: 1 if balanced; `transformers` omits the division by k)
-    z-loss           mean of log(sum_i exp x_i)^2 over tokens (Zoph et al., arXiv:2202.08906, equation 5)
+    z-loss           mean of log(sum_i exp x_i)^2 over tokens (Zoph et al., arXiv:2202.08906, equation 5; the code that
+                     trained OLMoE also divides by k, contrary to its paper)
     loss-free        a bias per expert in the selection only, moved by a constant against the sign of the load's error
                      (Wang et al., arXiv:2408.15664; DeepSeek-V3, arXiv:2412.19437, section 2.1.2)
 
-Both losses are means over the sparse layers. Sigmoid scores are divided by their sum to give P.
+Both losses are means over the sparse layers, and cover a rank's micro batch (Qwen3's: the global batch). Sigmoid
+scores are divided by their sum to give P.
 """
 
 from __future__ import annotations
@@ -145,9 +147,11 @@ class StackedExperts(nn.Module):
     def products(self, rows: Tensor, load: Tensor) -> Tensor:
         """Return the outputs of this rank's experts for rows [R, D] that are sorted by expert, `load` [n] for each.
 
-        On GPUs one grouped product per matrix computes BF16; elsewhere a loop over the experts does.
+        On GPUs one grouped product per matrix computes BF16; elsewhere a loop over the experts does. Grouped products
+        need rows of whole 16 bytes.
         """
-        if rows.is_cuda and rows.dtype == torch.bfloat16:
+        aligned = all(width % 8 == 0 for width in self.up_proj.shape[1:])
+        if rows.is_cuda and rows.dtype == torch.bfloat16 and len(rows) and aligned:
             return grouped(rows, load, self.gate_proj, self.up_proj, self.down_proj)
         matrices = zip(self.gate_proj.unbind(), self.up_proj.unbind(), self.down_proj.unbind(), strict=True)
         parts = torch.split(rows, _sizes(rows, load))
@@ -220,7 +224,7 @@ class SparseFeedForward(nn.Module):
         """Map activations to the feed-forward's output of the same shape."""
         flat = x.flatten(0, -2)
         routes = self.gate(flat)
-        if self.record is not None:
+        if self.record is not None and self.training:
             routing = self._routing(routes)
             if self.record.measures:
                 routing = measured(routing, routes, x.shape[0])

@@ -10,6 +10,8 @@ incompatible with `compile` are tried without it. Memory is computed by `memory`
     tensor    four sums of activations per block and micro batch, two more if recomputed; never hidden
     sequence  two exchanges of queries, keys, values, outputs per block and micro batch (three if recomputed)
     pipeline  activations forward and gradients back, per micro batch
+    experts   rows to the ranks of their experts and back, per sparse layer and micro batch, for an even load; the
+              gradients back; twice more if recomputed. Never hidden, because the host waits for the sizes
     data      gradients in FP32: an all-reduce, in ZeRO-3 a reduce-scatter; from ZeRO-2 on, in each micro batch.
               Parameters are gathered once per step (ZeRO-1, -2) or twice per micro batch (ZeRO-3). The time is hidden
               behind the backward pass if `topology.overlaps`; ZeRO-3's gathers are hidden behind both passes
@@ -24,6 +26,7 @@ other groups use the links between machines. Latency, and the time of an optimiz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Literal, NamedTuple
@@ -78,6 +81,7 @@ class RankedDivision(NamedTuple):
     compute_s: float
     bubble_s: float
     exposed_s: dict[str, float]  # by axis
+    expert: int = 1
 
     @property
     def step_s(self) -> float:
@@ -89,8 +93,9 @@ class RankedDivision(NamedTuple):
         every = self.activation_checkpointing
         again = ("", ", recomputed")[every] if every < 2 else f", every {every}th recomputed"
         held = "" if self.offload == "none" else f", {self.offload} offloaded"
+        experts = "" if self.expert == 1 else f", experts over {self.expert}"
         return (
-            f"data {self.data} x tensor {self.tensor} x pipeline {self.pipeline} x sequence {self.sequence}, "
+            f"data {self.data} x tensor {self.tensor} x pipeline {self.pipeline} x sequence {self.sequence}{experts}, "
             f"ZeRO {self.zero_stage}, micro batch {self.micro_batch}{again}{held}"
         )
 
@@ -166,8 +171,10 @@ def legal(
         data = ranks // (tensor * pipeline * sequence)
         fitting = [micro for micro in micros if work.global_batch_sequences % (data * micro) == 0]
         degrees = {"tensor": tensor, "pipeline": pipeline, "sequence": sequence}
-        for stage, offload, recomputed in product(range(4), offloads, every) if fitting else ():
+        experts = _divisors(math.gcd(data, work.model.experts.count)) if work.model.experts else [1]
+        for stage, offload, recomputed, expert in product(range(4), offloads, every, experts) if fitting else ():
             tried = own | degrees | {"zero_stage": stage, "offload": offload, "activation_checkpointing": recomputed}
+            tried["expert"] = expert
             blocks = (Parallel.model_construct(**{**tried, "compile": one}) for one in compiled)
             block = next((one for one in blocks if not _refused(work, one, ranks)), None)
             if block is not None:
@@ -255,6 +262,7 @@ def _candidate(
         compute_s=compute,
         bubble_s=compute * (block.pipeline - 1) / accumulation,
         exposed_s=_exposed(work, block, micro, ranks, accumulation, compute, device),
+        expert=block.expert,
     )
 
 
@@ -272,17 +280,27 @@ def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumul
     own = memory.parameters_of_rank(model, work.vocab_size, block)
     sent = 4 if communication_dtype(block) == "fp32" else 2
     times_reduced = accumulation if block.zero_stage > 1 else 1
-    reduced = (1 if block.zero_stage == 3 else 2) * sent * own * times_reduced
+    reduced = (1 if block.zero_stage == 3 else 2) * sent * times_reduced
     gathers = {0: 0, 1: 1, 2: 1, 3: passes * accumulation}[block.zero_stage]
     ring = {name: (n - 1) / n for name, n in _sizes(block, ranks).items()}
+    experts = memory.experts_of(model) / (block.expert * block.pipeline) if block.expert > 1 else 0
+    shared = ring["data"] * (own - experts) + ring["replicas"] * experts
     return {
         "tensor": ring["tensor"] * 2 * 2 * passes * layers * stream * accumulation,
         "sequence": ring["sequence"] * passes * layers * exchanged * accumulation,
         "pipeline": 2.0 * stream * accumulation if block.pipeline > 1 else 0.0,
-        "gradients": ring["data"] * reduced,
-        "parameters": ring["data"] * gathers * width * own,
+        **({"experts": _routed(model, block, tokens * accumulation * passes) * width} if experts else {}),
+        "gradients": shared * reduced,
+        "parameters": shared * gathers * width,
         "host": _to_host(block, own / _sizes(block, ranks)["data"], width, passes, accumulation),
     }
+
+
+def _routed(model: Model, block: Parallel, tokens: float) -> float:
+    """Return how many numbers a rank sends to the experts of other ranks and back for `tokens` tokens."""
+    assert model.experts is not None
+    layers, sent = model.experts.sparse_layers(model.layers) / block.pipeline, (block.expert - 1) / block.expert
+    return 2 * sent * layers * tokens * model.experts.active * model.dim
 
 
 def _to_host(block: Parallel, share: float, width: int, passes: float, accumulation: int) -> float:
@@ -297,11 +315,13 @@ def _to_host(block: Parallel, share: float, width: int, passes: float, accumulat
 
 def _sizes(block: Parallel, ranks: int) -> dict[str, int]:
     """Return the number of ranks in a group of each communication axis. All ranks with the same parameters exchange
-    gradients."""
+    gradients; `replicas` have the same experts."""
+    data = ranks // (block.tensor * block.pipeline)
     return {
         "tensor": block.tensor,
         "sequence": block.sequence,
-        "data": ranks // (block.tensor * block.pipeline),
+        "data": data,
+        "replicas": data // block.expert,
     }
 
 
@@ -311,6 +331,7 @@ def _exposed(
     """Return seconds of communication that computation does not hide, by axis."""
     reach = {"tensor": block.tensor, "sequence": block.tensor * block.sequence}
     reach |= {"pipeline": block.model_ranks, "gradients": ranks, "parameters": ranks}
+    reach |= {"experts": block.expert * block.model_ranks} if block.expert > 1 else {}
     sent = traffic(work, block, micro, ranks, accumulation)
     seconds = {
         name: sent[name] / (device.within_bytes_per_s if size <= device.per_machine else device.between_bytes_per_s)

@@ -139,6 +139,9 @@ def problems(training: Training, params: Privacy) -> Iterator[str]:
         "stopping.plateau or checkpoints.keep_best, which depend on losses without noise": bool(
             training.stopping.plateau or training.checkpoints.keep_best
         ),
+        "model.experts.balancing loss_free, whose biases depend on loads without noise": (
+            training.model.experts is not None and training.model.experts.balancing == "loss_free"
+        ),
         "distillation": getattr(training, "distillation", None) is not None,
         **{f"extensions.{name}": True for name in training.extensions},
     }

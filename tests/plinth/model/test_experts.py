@@ -146,6 +146,15 @@ def test_losses_are_added_in_training_only() -> None:
         hook.remove()
 
 
+def test_scores_after_a_training_pass_compute_no_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss has a collective over sequence ranks."""
+    tokens = torch.randint(0, 50, (2, 33), generator=torch.Generator().manual_seed(1))
+    model = scrambled(QWEN3, 50).train()
+    training_loss(model, tokens)
+    monkeypatch.setattr(SparseFeedForward, "_routing", None)
+    model.eval().arranged(tokens, Layout(torch.arange(33).expand(2, -1), outputs=torch.tensor([3, 20])))
+
+
 def test_the_bias_changes_the_selection_and_nothing_else() -> None:
     router = Router(DIM, SIGMOID)
     router.weight.data, x = noise(6, DIM), noise(TOKENS, DIM)

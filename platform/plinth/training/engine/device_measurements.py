@@ -231,6 +231,8 @@ class LayerMonitor:
     def begin(self, step: int) -> None:
         """Start step `step`. The step is measured if `step` is a multiple of `every`."""
         self._step, self._active = step, bool(self.every) and step % self.every == 0
+        while self._sent and self._sent[-1][0] >= step:  # undone by a rollback
+            self._sent.pop()
         self.again()
 
     def again(self) -> None:

@@ -227,7 +227,7 @@ class TrainingEngine:
 
     def _skipped(self) -> Any:
         """Return a number or flag that is not 0 if the update of this step was skipped; None if it cannot be."""
-        if self.precision == "fp16":
+        if self.gradients is None:  # DeepSpeed looks for an overflow
             return bool(self.deepspeed.optimizer.overflow)
         return getattr(self.deepspeed.basic_optimizer, "found_inf", None)
 

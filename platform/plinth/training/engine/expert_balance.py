@@ -11,6 +11,7 @@ Does not belong here: the losses, which the model adds (plinth.model.experts).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,16 +52,17 @@ class ExpertStatistics:
         return {str(layer): float(share) for layer, share in zip(self.layers, shares, strict=True)}
 
     def event(self) -> dict[str, Any]:
-        """Return the fields of an event: numbers over all layers, then lists with one entry per layer."""
+        """Return the fields of an event: numbers over all layers, then lists with one entry per layer. An entropy that
+        is not finite is null."""
         found: dict[str, Any] = {
             "most": round(float(self.load.max()), 4),
             "idle": int((self.load < IDLE).sum()),
-            "entropy": round(float(self.entropy.mean()), 4),
+            "entropy": _finite(float(self.entropy.mean())),
             "by_layer": {
                 "layers": list(self.layers),
                 "most": self.load.max(1).round(4).tolist(),
                 "idle": (self.load < IDLE).sum(1).tolist(),
-                "entropy": self.entropy.round(4).tolist(),
+                "entropy": [_finite(value) for value in self.entropy.tolist()],
             },
         }
         if self.listed:
@@ -72,6 +74,10 @@ class ExpertStatistics:
                 for name, shares in self.buckets.items()
             }
         return found
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None
 
 
 class ExpertBalance:
@@ -90,7 +96,8 @@ class ExpertBalance:
         self._routers = [layer.gate for layer in sparse_layers(decoder)]
         whole = [layer for layer in range(decoder.config.layers) if self._experts.at(layer)]
         self._layers = tuple(whole)
-        self._rows = [row for row, layer in enumerate(whole) if str(layer) in decoder.layers]
+        first = next((row for row, layer in enumerate(whole) if str(layer) in decoder.layers), 0)
+        self._rows = slice(first, first + len(self._routers))  # a stage has consecutive layers
         device = next(decoder.parameters()).device
         self._loads = torch.zeros(len(self._routers), self._experts.count, dtype=torch.int64, device=device)
         self._entropy = torch.zeros(len(self._routers) + 1, dtype=torch.float64, device=device)  # and the passes
@@ -103,6 +110,8 @@ class ExpertBalance:
     def begin(self, step: int, names: tuple[str, ...]) -> None:
         """Start a step. `names` are the buckets' names by number."""
         self._step = step
+        while self._sent and self._sent[-1][0] >= step:  # undone by a rollback
+            self._sent.pop()
         self._decoder.measures_routing = bool(self._every) and step % self._every == 0
         if self._decoder.measures_routing and names != self._names:
             self._names = names
@@ -164,11 +173,10 @@ class ExpertBalance:
         entropy, passes."""
         count, buckets = self._experts.count, len(self._names)
         table = self._entropy.new_zeros(len(self._layers), count * (1 + buckets) + 2)
-        if self._rows:
-            table[self._rows, :count] = self._loads.double()
-            table[self._rows, count:-2] = self._by_bucket.flatten(1).double()
-            table[self._rows, -2] = self._entropy[:-1]
-            table[self._rows, -1] = self._entropy[-1]
+        table[self._rows, :count] = self._loads.double()
+        table[self._rows, count:-2] = self._by_bucket.flatten(1).double()
+        table[self._rows, -2] = self._entropy[:-1]
+        table[self._rows, -1] = self._entropy[-1]
         if dist.get_world_size() > 1:
             dist.all_reduce(table)
         self._sent.append((self._step, HostCopy(table)))

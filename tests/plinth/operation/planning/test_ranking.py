@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from plinth.launch.devices import DEVICES
 from plinth.model.parameters import Model
+from plinth.model.sparsity import Experts
 from plinth.operation import memory, ranking, spending
 from plinth.operation.ranking import TrainingWork
 from plinth.training import hooks
@@ -76,6 +77,34 @@ def test_legal_is_what_a_recipe_may_say(kind: str) -> None:
     assert found == wanted
     offloads = {"muon": 1, "private": 1, "float8": 2}.get(kind, 3)  # parameters leave the device in ZeRO-3 alone
     assert len({one[5] for one in found}) == offloads
+
+
+EXPERTS = Experts(count=4, active=2, ffn_dim=32, every=2)
+MIXED = TINY._replace(model=TINY.model.model_copy(update={"qk_norm": True, "experts": EXPERTS}))
+
+
+def test_experts_are_divided_over_every_number_of_data_ranks_that_fits() -> None:
+    degrees = {(block.data_ranks(4), block.expert) for block, _ in ranking.legal(MIXED, 4)}
+    assert degrees == {(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (4, 4)}
+    assert {block.expert for block, _ in ranking.legal(TINY, 4)} == {1}
+
+
+def test_rows_of_experts_are_sent_by_hand() -> None:
+    block = Parallel(expert=2, zero_stage=1)
+    sent = ranking.traffic(MIXED, block, 2, 4, 2)
+    rows = (
+        2 * 64 * 2
+    )  # of 64 numbers each, in BF16, in 2 sparse layers; there, back, and both gradients; 2 micro batches
+    assert sent["experts"] == rows * 64 * 2 * 2 * 4 * 2 / 2
+    experts = 3 * 64 * 32 * 4 * 2  # half of them on each of two ranks, which sum them with one other
+    others = memory.parameters_of_rank(MIXED.model, 512, block) - experts / 2
+    assert sent["gradients"] == pytest.approx(2 * 4 * (others * 3 / 4 + experts / 2 / 2))
+    alone = ranking.traffic(MIXED, Parallel(zero_stage=1), 2, 4, 2)
+    assert "experts" not in alone
+    assert alone["gradients"] == pytest.approx(2 * 4 * (others + experts) * 3 / 4)
+    found = ranking.of_block(MIXED, block, 2, 4, H100, 0.5)
+    assert found.exposed_s["experts"] == sent["experts"] / H100.within_bytes_per_s
+    assert "sequence 1, experts over 2, ZeRO 1" in found.division
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from plinth.launch.parameters import Launch
+from plinth.model.experts import LayerRouting, Router, measured
 from plinth.model.parameters import Model
 from plinth.model.sparsity import Experts
 from plinth.tokens.reading.compact_batch import CompactBatch
@@ -147,6 +150,60 @@ def first_step(config: RunConfig) -> dict[str, Any]:
     kept = all(torch.equal(one, other) for one, other in zip(before, engine.module.buffers(), strict=True))
     engines.leave()
     return {"moved": moved, "kept": kept}
+
+
+def test_after_a_rollback_a_step_has_its_new_measurement(make: Callable[..., RunConfig]) -> None:
+    config = make(
+        model=MODEL.model_copy(update={"experts": EXPERTS.model_copy(update={"bias_rate": 0.0})}),
+        launch=Launch(ranks=1), micro_batch_sequences=ROWS, global_batch_sequences=2 * ROWS,
+        telemetry={"layers_every": 2},
+    )  # fmt: skip
+    before, again, layers = run_ranks(1, undone, config)[0]
+    assert before != again
+    assert layers
+
+
+def undone(config: RunConfig) -> tuple[Any, Any, bool]:
+    """Loads of step 2 with one batch, and with another after steps 2 and 4 were undone before they were read; True if
+    the layers of the latter are measured anew, too."""
+    from plinth.training.engine import engine as engines
+    from plinth.training.engine.pipeline import open_engine
+
+    rank = engines.join(config)
+    engine = open_engine(config, rank)
+    assert engine.balance is not None
+
+    def launch(step: int, seed: int) -> None:
+        engine.stats.begin(step)
+        engine.balance.begin(step, NAMES)
+        engine.train_step(batch_of(seed), 0.0)
+
+    launch(2, 0)
+    first, layers = engine.balance.at(2), engine.stats.at(2)
+    for step, seed in ((2, 0), (4, 0), (2, 1)):
+        launch(step, seed)
+    second, others = engine.balance.at(2), engine.stats.at(2)
+    assert first is not None
+    assert second is not None
+    assert layers is not None
+    assert others is not None
+    changed = layers.event() != others.event()
+    engines.leave()
+    return first.load.tolist(), second.load.tolist(), changed
+
+
+def test_an_event_of_a_diverged_router_is_json() -> None:
+    """Load is finite even then. The timeline refuses NaN, and the guard decides what happens."""
+    router = Router(8, EXPERTS)
+    router.weight.data.fill_(math.nan)
+    routes = router(torch.ones(6, 8))
+    assert routes.load.sum() == 12
+    measures = measured(LayerRouting(routes.load, torch.zeros(())), routes, 2)
+    assert measures.entropy is not None
+    entropy = np.array([float(measures.entropy), 0.5])
+    found = ExpertStatistics(10, (0, 1), np.ones((2, 4)), entropy, {}, listed=True).event()
+    assert json.loads(json.dumps(found, allow_nan=False))["by_layer"]["entropy"] == [None, 0.5]
+    assert found["entropy"] is None
 
 
 def seen(step: int, idle: dict[str, float] | None) -> TrainedStep:

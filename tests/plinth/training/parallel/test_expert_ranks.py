@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from plinth.launch.parameters import Launch
-from plinth.model.experts import BIAS
+from plinth.model.experts import BIAS, Router, Routes
 from plinth.model.parameters import Model
 from plinth.model.sparsity import Experts
 from plinth.training.config import RunConfig
@@ -92,6 +93,35 @@ def test_agrees_with_one_plain_process(make: Callable[..., RunConfig], ranks: in
             references[config.model] = parallel_runs.plain_run(config)
         wrong[name] = parallel_runs.difference(config, answers, name, references[config.model]).beyond(config.precision)
     assert not {name: text for name, text in wrong.items() if text}
+
+
+def crowded_routes(router: Router, x: torch.Tensor) -> Routes:
+    """Send every token to the first experts, which the first rank has."""
+    logits = functional.linear(x, router.weight).float()
+    scores, active = logits.softmax(-1), router.experts.active
+    kinds, order = torch.arange(active).repeat(len(x)).sort(stable=True)
+    load = torch.bincount(kinds, minlength=router.experts.count)
+    return Routes(scores[:, :active], scores, logits, order, load, True)
+
+
+def train_crowded(configs: dict[str, RunConfig]) -> dict[str, parallel_runs.Trained]:
+    Router.forward = crowded_routes  # type: ignore[method-assign]
+    return parallel_runs.train_all(configs)
+
+
+@pytest.mark.slow
+def test_a_rank_that_no_token_reaches_takes_part(
+    make: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table: list[Combination] = [
+        (f"zero {stage}", {"expert": 2, "zero_stage": stage, "activation_checkpointing": 1}, {}) for stage in (0, 2)
+    ]
+    configs = configured(make, 2, table)
+    answers = run_ranks(2, train_crowded, configs, timeout_s=parallel_runs.LONG_S)
+    monkeypatch.setattr(Router, "forward", crowded_routes)
+    for name, config in configs.items():
+        plain = parallel_runs.plain_run(config)
+        assert not parallel_runs.difference(config, answers, name, plain).beyond(config.precision), name
 
 
 RESUMED: list[Combination] = [
