@@ -35,7 +35,7 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth_registry import releases, taint
 from plinth_registry.audit_log import CONSUMERS, FEED
-from plinth_registry.exports import noted
+from plinth_registry.exports import ExportNote, noted
 from plinth_registry.mlflow import connection
 
 # Consumers: services that use a release and models derived from one, each with its owner.
@@ -305,7 +305,9 @@ def impact(ctx: Context, target: str) -> Impact:
     found = descent(ctx, begun.digests, saved)
     checkpoints = found.digests | measured(ctx, found.manifests)
     known, gaps = affected_versions(ctx, checkpoints)
-    runs = affected_runs(ctx, found.digests, begun.runs)
+    notes = noted(ctx)
+    runs = affected_runs(ctx, found.digests, begun.runs, {note.run for note in notes})
+    gone = sorted({note.run for note in notes if note.run and not (ctx.workspace.runs / note.run).exists()})
     concerned = {*found.digests, *begun.digests}
     standing = [one for one in taint.records(ctx) if not concerned.isdisjoint(_frozen(ctx, one, saved))]
     return Impact(
@@ -315,18 +317,20 @@ def impact(ctx: Context, target: str) -> Impact:
         runs=runs,
         versions=known,
         consumers=consumer_rows(ctx, checkpoints, known),
-        exports=_export_rows(ctx, checkpoints | concerned, {run.run_id for run in runs}),
+        exports=_export_rows(notes, checkpoints | concerned, {run.run_id for run in runs}),
         marks=tuple(f"{one.kind} {one.target[:16]} is tainted by {one.by}: {one.reason}" for one in standing),
-        gaps=gaps,
+        gaps=(*gaps, *(f"exports of run {run}, because its folder was deleted" for run in gone)),
     )
 
 
-def _export_rows(ctx: Context, digests: Collection[str], runs: Collection[str]) -> tuple[ExportRow, ...]:
+def _export_rows(
+    notes: Iterable[ExportNote], digests: Collection[str], runs: Collection[str]
+) -> tuple[ExportRow, ...]:
     """Return the exports of these manifests, and of unreleased checkpoints of these runs."""
     return tuple(
         ExportRow(name=note.name, status=note.status, to=note.to, at=note.at)
-        for note in noted(ctx)
-        if note.is_of(digests, (note.name,) if note.name.partition(":")[0] in runs else ())
+        for note in notes
+        if note.is_of(digests, (note.name,) if note.run in runs else ())
     )
 
 

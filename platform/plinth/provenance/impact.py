@@ -319,11 +319,13 @@ class AffectedRun(Frozen):
     checkpoints: tuple[int, ...]
 
 
-def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str] = ()) -> tuple[AffectedRun, ...]:
+def affected_runs(
+    ctx: Context, digests: Collection[str], named: Collection[str] = (), exported: Collection[str] = ()
+) -> tuple[AffectedRun, ...]:
     """Return the runs in `named` and the runs that read any of `digests`, sorted by name.
 
     A run reads its mixture, shards, tokenizer, canaries, held-out text and probes. Runs that failed before their first
-    commit have no output and are omitted.
+    commit have no output and are omitted. Runs in `exported` have output elsewhere if their checkpoints are deleted.
 
     Raises:
         TrainingError: a run's configuration cannot be read.
@@ -332,7 +334,8 @@ def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str]
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
         config = load(path)
         steps = tuple(committed(RunDirectory(path.parent)))
-        if steps and (config.run_id in named or any(digest in digests for digest in read_by(config))):
+        output = steps or config.run_id in exported
+        if output and (config.run_id in named or any(digest in digests for digest in read_by(config))):
             found.append(AffectedRun(run_id=config.run_id, checkpoints=steps))
     return tuple(found)
 

@@ -141,10 +141,13 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
     how = "vanished, because its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
     tail = launcher.logs(config.directory.log, LOG_LINES)
     kind = StoppedRunError if ended is None else TrainingError
+    committed = checkpoint.committed(config.directory)
     raise kind(
         f"run {config.run_id} {how}",
         found=(f"{ended.reason}; " if ended else "") + f"{config.directory.log} ends:\n{tail}",
-        remedy="run the same command again to resume from the last committed checkpoint",
+        remedy="run the same command again to resume from the last committed checkpoint"
+        if committed
+        else "correct what the log reports, then run the same command again; no checkpoint was committed",
     )
 
 

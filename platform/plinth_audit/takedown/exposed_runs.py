@@ -119,7 +119,7 @@ def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int |
         wanted[one.bucket].append(one.id)
     buckets = {one.bucket for one in documents}
     complete = max(len(documents), count or 0) <= EXACT
-    published = _published(ctx)
+    published = published_checkpoints(ctx)
     configs = [load(path) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
     ledgers = index.saved(ctx) if configs else ()
     listed = {made for digest in ledgers for made in ctx.refs.load(digest).inputs.values()}
@@ -218,7 +218,7 @@ def every_checkpoint(
         for step in steps(config.directory):
             places[step].add(state)
     digests: dict[int, list[str]] = defaultdict(list)
-    for step, digest in (_published(ctx) if published is None else published).get(config.run_id, ()):
+    for step, digest in (published_checkpoints(ctx) if published is None else published).get(config.run_id, ()):
         places[step].add(PUBLISHED)
         digests[step].append(digest)
     for found in places.values():
@@ -226,7 +226,7 @@ def every_checkpoint(
     return [HeldCheckpoint(step, tuple(sorted(own)), tuple(digests[step])) for step, own in sorted(places.items())]
 
 
-def _published(ctx: Context) -> dict[str, list[tuple[int, str]]]:
+def published_checkpoints(ctx: Context) -> dict[str, list[tuple[int, str]]]:
     """Return step and digest of every checkpoint manifest in the workspace, by run."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for made in _saved(ctx):

@@ -32,7 +32,7 @@ from plinth.training.config import RunConfig, load
 from plinth_audit.extraction import job
 from plinth_audit.trace.matches import Matches, VerbatimIndex, VerbatimSpan, covered, spans
 from plinth_audit.trace.trace_index import SPAN_TOKENS
-from plinth_registry.exports import noted
+from plinth_registry.exports import ExportNote, noted
 
 SUFFIX = "/trace_index"
 #: Default maximum of documents listed per span; the count covers all.
@@ -223,11 +223,37 @@ def holders(index: DocumentIndex, starts: NDArray[np.int64], most: int) -> tuple
     return count, listed
 
 
+class _Exports:
+    """Exports of checkpoints. The workspace's manifests and export records are read once, on first use."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    @cached_property
+    def _known(self) -> tuple[dict[str, list[tuple[int, str]]], tuple[ExportNote, ...]]:
+        from plinth_audit.takedown.exposed_runs import published_checkpoints  # which searches with this module
+
+        return published_checkpoints(self._ctx), noted(self._ctx)
+
+    def of(self, config: RunConfig) -> list[tuple[int, str]]:
+        """Return the step and target of each export of the run's checkpoints, deleted checkpoints included."""
+        from plinth_audit.takedown.exposed_runs import every_checkpoint
+
+        published, notes = self._known
+        return [
+            (held.step, note.to)
+            for held in every_checkpoint(self._ctx, config, published)
+            for note in notes
+            if note.is_of(held.digests, (f"{config.run_id}:{held.step}",))
+        ]
+
+
 class TracedRuns:
     """All training runs in a workspace. The manifests of a run are read once, on first use."""
 
     def __init__(self, ctx: Context) -> None:
-        self._runs = [_Run(ctx, load(path)) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
+        exports = _Exports(ctx)
+        self._runs = [_Run(ctx, load(path), exports) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
 
     def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> list[dict[str, Any]]:
         """Return the runs that trained on at least some of a sequence of tokens.
@@ -245,8 +271,8 @@ class TracedRuns:
 
 
 class _Run:
-    def __init__(self, ctx: Context, config: RunConfig) -> None:
-        self._ctx, self._config = ctx, config
+    def __init__(self, ctx: Context, config: RunConfig, exports: _Exports) -> None:
+        self._ctx, self._config, self._all_exports = ctx, config, exports
 
     @cached_property
     def _spans(self) -> SpanSteps | None:
@@ -263,14 +289,9 @@ class _Run:
     def _checkpoints(self) -> list[int]:
         return document_rows.checkpoints(self._ctx, self._config)
 
-    def _exports(self, first: int) -> list[str]:
-        """Return the targets of exports of the checkpoints from step `first`, deleted checkpoints included."""
-        from plinth_audit.takedown.exposed_runs import every_checkpoint  # which searches with this module
-
-        held = [one for one in every_checkpoint(self._ctx, self._config) if one.step >= first]
-        digests = {digest for one in held for digest in one.digests}
-        steps = {f"{self._config.run_id}:{one.step}" for one in held}
-        return sorted({note.to for note in noted(self._ctx) if note.is_of(digests, steps)})
+    @cached_property
+    def _exports(self) -> list[tuple[int, str]]:
+        return self._all_exports.of(self._config)
 
     def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> dict[str, Any] | None:
         bucket = bucket_of(stream)
@@ -293,7 +314,7 @@ class _Run:
             "times_seen": len(seen),
             "most_tokens": max(use.tokens for use in seen),
             "checkpoints": [step for step in self._checkpoints if step >= steps[0]],
-            "exports": self._exports(steps[0]),
+            "exports": sorted({to for step, to in self._exports if step >= steps[0]}),
             "by": "tokens" if same else "document",
         }
 

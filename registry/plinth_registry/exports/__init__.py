@@ -182,6 +182,12 @@ class ExportNote(Frozen):
     at: str = ""
     statement: str | None = None
 
+    @property
+    def run(self) -> str:
+        """Run whose unreleased checkpoint was exported, or an empty text."""
+        run, colon, _ = self.name.partition(":")
+        return run if colon and self.status == "UNRELEASED" else ""
+
     def is_of(self, digests: Collection[str], steps: Collection[str] = ()) -> bool:
         """Return True if the export has one of these manifests, or an unreleased checkpoint `RUN:STEP` in `steps`."""
         return self.subject in digests or (self.status == "UNRELEASED" and self.name in steps)

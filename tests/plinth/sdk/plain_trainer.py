@@ -29,7 +29,10 @@ PLAN: list[dict[str, Any]] = json.loads(os.environ.get("FAULTS") or "[]")
 
 
 def main() -> None:
+    assert {name for name in os.environ if name.startswith("PLINTH_KEY_")} <= {"PLINTH_KEY_TRAINER"}
     with plinth.sdk.run(packages=["numpy"]) as run:
+        if planned("forge"):
+            run.directory.evidence.write_text('{"fault": "of my own making"}')
         if run.world > 1:
             dist.init_process_group("gloo")
         plant(run)

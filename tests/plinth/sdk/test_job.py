@@ -157,9 +157,20 @@ def test_a_run_whose_replay_fails_has_finished(
     assert (shown.steps, "CheckpointError" in shown.fault) == (0, True)
 
 
+def test_evidence_that_the_trainer_wrote_is_replaced(
+    prepared: Prepared, submitted: Submitted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PLINTH_KEY_EVALUATOR", str(tmp_path / "key"))  # with which it could sign, and does not get
+    config = prepared()
+    submitted(config, at="forge")
+    assert order_proof(json.loads(config.directory.evidence.read_bytes())).steps == 2
+
+
 def test_a_program_that_commits_nothing_has_not_finished(prepared: Prepared, submitted: Submitted) -> None:
-    with pytest.raises(TrainingError, match="did not commit the last step"):
+    with pytest.raises(TrainingError, match="did not commit the last step") as caught:
         submitted(prepared(("/bin/true",)))
+    assert caught.value.remedy is not None
+    assert "no checkpoint was committed" in caught.value.remedy
 
 
 def test_a_command_that_was_changed_in_the_workspace_is_not_started(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -20,7 +21,7 @@ from plinth.training import config as configuration
 from plinth.training import manifests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.forensics import proof
+from plinth.training.forensics import proof, sampled
 from plinth.training.forensics.order_proof import OrderProof, SampledStep, concluded, evidence, order_proof
 from plinth.training.telemetry.timeline import timeline
 from tests.model_folder import save_model
@@ -106,6 +107,35 @@ def test_ranks_share_the_sequences(prepared: Prepared) -> None:
     alone = proof.audit(config)["samples"]
     pair = proof.audit(config.model_copy(update={"launch": Launch(ranks=2)}))["samples"]
     assert pair == alone
+
+
+@pytest.mark.parametrize(("sequences", "batches"), [(1, 5), (2, 45)])
+def test_a_small_batch_proves_no_more_than_its_number_of_shuffles(sequences: int, batches: int) -> None:
+    """Of one sequence in each of five steps there are five batches, however often they are drawn."""
+    generator = np.random.default_rng(3)
+    own = [np.stack([generator.normal(size=sequences), np.ones(sequences)], axis=1) for _ in range(5)]
+    listed = float(own[0][:, 0].mean())
+    drawn = sampled.shuffled(own, seed=7)
+    assert len(set(drawn)) == batches or sequences > 1
+    found = concluded((SampledStep(step=7, reported=listed, replayed=listed, shuffled=drawn),))
+    assert found.chance == pytest.approx(1 / batches, rel=0.5)
+
+
+def test_an_unrelated_trainer_has_the_chance_that_is_stated() -> None:
+    """400 trainers, three steps each, whose losses have nothing to do with the listed batches of two sequences."""
+    generator = np.random.default_rng(0)
+
+    def step(number: int) -> SampledStep:
+        drawn = generator.normal(size=(6, 2))
+        own = [np.stack([losses, np.ones(2)], axis=1) for losses in drawn[1:]]
+        shuffled = sampled.shuffled(own, seed=int(generator.integers(2**32)))
+        return SampledStep(
+            step=number, reported=float(drawn[0].mean()), replayed=float(drawn[1].mean()), shuffled=shuffled
+        )
+
+    chances = np.array([concluded((step(1), step(2), step(3))).chance for _ in range(400)])
+    assert (chances <= 0.2).sum() == pytest.approx(80, abs=3 * 8)  # three standard deviations
+    assert (chances <= 0.01).sum() <= 10
 
 
 def sample(step: int, difference: float, *shuffled: float) -> SampledStep:

@@ -249,6 +249,7 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(ctx: Context, prepa
     assert max(story.steps) == 7  # nothing was lost
 
     held_ranks.let_go(tmp_path)
+    slow.directory.evidence.write_text('{"to_step": 7}')  # as of an audit of the stopped run
     job.submit_or_find(ctx, slow)
     assert job.follow(ctx, slow).status == "finished"
     story = timeline(slow.directory.events)

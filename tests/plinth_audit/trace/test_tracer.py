@@ -18,9 +18,10 @@ from plinth.tokens.tokenizer import encode
 from plinth.training import config
 from plinth.training.telemetry.timeline import Timeline
 from plinth_audit.extraction import job
+from plinth_audit.takedown import exposed_runs
 from plinth_audit.trace import trace_index, tracer
 from plinth_audit.trace.tracer import Tracer
-from plinth_registry.exports import record
+from plinth_registry.exports import noted, record
 
 Line = Any  # of conftest.py
 
@@ -54,7 +55,7 @@ def test_a_span_names_its_document_shard_steps_and_checkpoints(traced: Line) -> 
     assert run["by"] == "tokens"
 
 
-def test_exports_of_later_checkpoints_are_named(traced: Line) -> None:
+def test_exports_of_later_checkpoints_are_named(traced: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     def exports() -> list[str]:
         (span,) = Tracer(traced.ctx).text(f'"{ALICE}"')["spans"]
         (run,) = span["found"][0]["training"]
@@ -66,6 +67,15 @@ def test_exports_of_later_checkpoints_are_named(traced: Line) -> None:
     for name, to in ((before, "/srv/before"), (after, "/srv/after"), ("other:8", "/srv/other")):
         record(traced.ctx, name=name, status="UNRELEASED", subject="7" * 64, to=to)
     assert exports() == ["/srv/after"]
+
+    reads = list[str]()
+    monkeypatch.setattr(tracer, "noted", lambda ctx: reads.append("exports") or noted(ctx))
+    real = exposed_runs.published_checkpoints
+    monkeypatch.setattr(exposed_runs, "published_checkpoints", lambda ctx: reads.append("manifests") or real(ctx))
+    searching = Tracer(traced.ctx)
+    for _ in range(3):
+        assert searching.text(f'"{ALICE}"')["spans"]
+    assert sorted(reads) == ["exports", "manifests"]  # not once per document
 
 
 def test_steps_are_those_whose_batch_holds_the_tokens(traced: Line) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,21 @@ def exported(plinth: Callable[..., Any], tmp_path: Path, tokenizer: Tokenizer) -
     run, _ = committed(tmp_path / "workspace", tokenizer, MUP, torch.float32)
     assert plinth("export", "checkpoint", "latest", "out", "-w", run.workspace).code == 0
     return Context(Workspace(tmp_path / "workspace")), tmp_path / "out"
+
+
+def test_an_export_outlives_its_checkpoint_and_a_deleted_run_is_said(exported: tuple[Context, Path]) -> None:
+    ctx, folder = exported
+    (run,) = ctx.workspace.runs.iterdir()
+    mixture = json.loads((run / "config.json").read_bytes())["mixture"]
+    for path in (run / "checkpoints").glob("*.json"):
+        path.unlink()
+    found = consumers.impact(ctx, mixture)
+    assert [(one.status, one.to) for one in found.exports] == [("UNRELEASED", str(folder))]
+    rest = [gap for gap in found.gaps if "export" in gap]
+    assert rest == []
+    shutil.rmtree(run)
+    found = consumers.impact(ctx, mixture)
+    assert f"exports of run {run.name}, because its folder was deleted" in found.gaps
 
 
 def test_the_description_may_be_elsewhere(exported: tuple[Context, Path], tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Proof of order and data for an external trainer: the conclusion from the replay of sampled steps, without torch.
 
 The trainer reports the loss of the step after a checkpoint. Plinth's model computes the loss of the listed batch with
-the checkpoint's parameters, and the losses of shuffled batches, whose sequences come from other steps. The largest
-difference between reported and replayed losses is the tolerance, and a permutation test measures its power:
+the checkpoint's parameters, and the losses of shuffled batches, drawn from the sequences of this and other steps. The
+largest difference between reported and replayed losses is the tolerance, and a permutation test measures its power:
 
     chance = product over the steps of the share of batches, the listed one included, within the tolerance
 
 A trainer that reads another order or other documents, or reports other losses, is as far from the listed batch as from
-a shuffled one, and its chance is near 1. The replay proves neither the updates nor the order within a step.
+a shuffled one: its chance is at most 0.001 in one of a thousand runs. The replay finds mistakes. It does not prove the
+updates, the order within a step, or the steps between the sampled ones, and a few exchanged sequences can be within the
+tolerance. A trainer that means to deceive can report the listed loss and train on something else.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Each committed checkpoint except the last is loaded in FP32, and the batch of the next step and of `OTHERS` other steps
 are scored, each rank a share of the sequences. `order_proof` draws the conclusion. Each rank holds the whole model and
 needs torch, not DeepSpeed.
+
+A shuffled batch is drawn from the sequences of all these steps, the next one included. So if the trainer's batch has
+nothing to do with the listed one, the listed batch is a random draw like the others, also if the batches are small.
 """
 
 from __future__ import annotations
@@ -70,11 +73,15 @@ def sampled(config: RunConfig) -> list[int]:
 def _losses(config: RunConfig, step: int, rank: int, world: int) -> tuple[float, tuple[float, ...]]:
     """Return the loss of a step's listed batch and the losses of shuffled batches."""
     model = load(config, step - 1)
-    own = _scored(config, model, step, rank, world)
-    pool = np.concatenate([_scored(config, model, other, rank, world) for other in _others(config, step)])
-    generator = np.random.default_rng(step)
-    drawn = (generator.choice(len(pool), len(own), replace=len(pool) < len(own)) for _ in range(SHUFFLED))
-    return _mean(own), tuple(_mean(pool[rows]) for rows in drawn)
+    batches = [_scored(config, model, one, rank, world) for one in (step, *_others(config, step))]
+    return _mean(batches[0]), shuffled(batches, step)
+
+
+def shuffled(batches: list[Sums], seed: int) -> tuple[float, ...]:
+    """Return the losses of batches as large as the first one, drawn from the sequences of all batches."""
+    pool, generator = np.concatenate(batches), np.random.default_rng(seed)
+    drawn = (generator.choice(len(pool), len(batches[0]), replace=False) for _ in range(SHUFFLED))
+    return tuple(_mean(pool[np.sort(rows)]) for rows in drawn)  # sorted: the same sequences have exactly the same sum
 
 
 def _others(config: RunConfig, step: int) -> list[int]:

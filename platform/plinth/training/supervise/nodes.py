@@ -30,6 +30,7 @@ from plinth import processes
 from plinth.errors import LaunchError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
+from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.training.attempts import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
@@ -37,6 +38,7 @@ from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.recovery.standby import StandbyStarter
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.rank_watch import Process
+from plinth.trust.dsse import TRAINER
 
 BEAT_S = 1.0
 
@@ -205,8 +207,9 @@ def start_rank(
 ) -> Process:
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
     if config.trainer is not None and not order.audit:
+        known, key = rank_environment(config, place, order, rank), f"{KEY_VARIABLE}{TRAINER.upper()}"
         own = {
-            **rank_environment(config, place, order, rank),
+            **{name: value for name, value in known.items() if name == key or not name.startswith(KEY_VARIABLE)},
             RUN: str(config_path.absolute()),
             ATTEMPT: str(order.attempt),
             RESUME: str(order.resume),

@@ -135,7 +135,7 @@ class Supervisor:
 
     def _phases(self) -> JobResult:
         for audit in (False, True):
-            if self.run.evidence.exists() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
+            if self._is_audited() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
                 continue
             ended, reason = self._until_done(audit)
             if ended == "failed" and audit and self.config.trainer:  # it trained; what was not replayed is not proved
@@ -146,6 +146,14 @@ class Supervisor:
             elif self.config.trainer and not checkpoint.is_valid(self.run, last_step(self.config)):
                 return self._result("failed", "the trainer ended with status 0 and did not commit the last step")
         return self._result("finished", "")
+
+    def _is_audited(self) -> bool:
+        """Return True if there is evidence about the last checkpoint, and not about one that was the newest when a user
+        audited the stopped run. Evidence that the processes of an external trainer may have written does not count."""
+        if self.config.trainer is not None or not self.run.evidence.exists():
+            return False
+        last = last_step(self.config)
+        return bool(json.loads(self.run.evidence.read_bytes()).get("to_step", last) == last)
 
     def _until_done(self, audit: bool) -> tuple[Ending, str]:
         while True:

@@ -111,6 +111,8 @@ def test_a_run_counts_once_it_has_committed(line: Any) -> None:
     folder = line.run.directory
     digests = {line.made["code/shards"].digest}
     assert affected_runs(line.ctx, digests) == ()
+    (copied,) = affected_runs(line.ctx, digests, exported={line.run.run_id})  # its checkpoints were deleted since
+    assert (copied.run_id, copied.checkpoints) == (line.run.run_id, ())
     folder.checkpoints.mkdir(exist_ok=True)
     (folder.checkpoints / "step-00000004.json").write_text("{}")
     (found,) = affected_runs(line.ctx, digests)
