@@ -107,8 +107,8 @@ def bounds(size: int, parts: int, index: int) -> tuple[int, int]:
     return min(index * each, size), min((index + 1) * each, size)
 
 
-class TensorRanks:
-    """Ranks that share every matrix. This base class is the case of a single rank."""
+class SharingRanks:
+    """Ranks that share parameters and have the same input. This base class is the case of a single rank."""
 
     size = 1
     index = 0
@@ -121,6 +121,14 @@ class TensorRanks:
         """Return the sum of `x` over the ranks. The backward pass leaves the gradient unchanged."""
         return x
 
+    def bounds(self, size: int) -> tuple[int, int]:
+        """Return the half-open range of this rank's rows, columns or experts, out of `size` in the whole model."""
+        return bounds(size, self.size, self.index)
+
+
+class TensorRanks(SharingRanks):
+    """Ranks that share every matrix."""
+
     def total(self, x: Tensor) -> Tensor:
         """Return the sum of `x` over the ranks, without gradient."""
         return x
@@ -129,24 +137,9 @@ class TensorRanks:
         """Return the element-wise maximum of `x` over the ranks, without gradient."""
         return x
 
-    def bounds(self, size: int) -> tuple[int, int]:
-        """Return the half-open range of this rank's rows or columns, out of `size` in the whole matrix."""
-        return bounds(size, self.size, self.index)
 
-
-class ExpertRanks:
-    """Ranks that share the experts of every sparse layer. This base class is the case of a single rank."""
-
-    size = 1
-    index = 0
-
-    def enter_region(self, x: Tensor) -> Tensor:
-        """Return `x`; see `TensorRanks.enter_region`."""
-        return x
-
-    def leave_region(self, x: Tensor) -> Tensor:
-        """Return `x`; see `TensorRanks.leave_region`."""
-        return x
+class ExpertRanks(SharingRanks):
+    """Ranks that share the experts of every sparse layer."""
 
     def spread(self, rows: Tensor, load: Tensor, products: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Return the outputs [R, D] of all experts for this rank's rows [R, D].
@@ -157,10 +150,6 @@ class ExpertRanks:
             products: outputs of this rank's experts, for rows that are sorted by expert and the number for each [n].
         """
         return products(rows, load)
-
-    def bounds(self, size: int) -> tuple[int, int]:
-        """Return the half-open range of this rank's experts, out of `size`."""
-        return bounds(size, self.size, self.index)
 
 
 class SequenceRanks:

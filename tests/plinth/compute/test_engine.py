@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from plinth.compute import engine as engines
 from plinth.compute.engine import Engine, InlineEngine, LocalEngine, with_kernels
 from plinth.errors import MissingError, WorkerError
 
@@ -139,7 +140,7 @@ def test_kernels_are_compiled_before_the_first_worker_starts(monkeypatch: pytest
     """Else every worker would compile, or wait for another, within the time limit of its first task."""
     calls: dict[str, int] = {}
     with LocalEngine(2) as engine:
-        monkeypatch.setattr("plinth.compute.engine.library", lambda name: calls.update({name: len(engine._pool)}))
+        monkeypatch.setattr(engines, "library", lambda name: calls.update({name: len(engine._pool)}))
         assert list(engine.map(abs, [-1, 2, -3])) == [1, 2, 3]
     assert calls == dict.fromkeys(with_kernels(), 0)
     assert {"plinth_text", "plinth"} <= set(calls)

@@ -122,7 +122,7 @@ class RecoveryCoordinator:
         host: address of this machine for other nodes; empty if there are none.
         replace: starts the given ranks again, with a link; it ends their old processes first.
         record: logs a recovery: the lost ranks in words, and the step after which the ranks continue.
-        new_steps: returns the highest step so far.
+        highest: returns the highest step so far.
     """
 
     def __init__(
