@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from plinth import fingerprint
@@ -112,6 +113,7 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
     return CodeFacts(
         commits=tuple(sorted({host.commit for one in attempts for host in one.hosts if host.commit})),
         unclean=tuple(dict.fromkeys(said for one in attempts for said in _unclean(one))),
+        uncompared=tuple(said for said, compared in _changes(attempts) if not compared),
     )
 
 
@@ -124,11 +126,28 @@ def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
     said = [f"a {mean_record.in_words(checkpoint)}"] if mean_record.is_mean(checkpoint) else []
     said.append(f"trained in {len(attempts)} attempts" if len(attempts) > 1 else "trained in 1 attempt")
     said.append(f"commit {', '.join(commits)}" if commits else "unknown commit")
-    if len({host.software for host in hosts}) > 1:
+    changed = [change for change, _ in _changes(attempts)]
+    if not changed and len({host.software for host in hosts}) > 1:
         said.append("mixed software")
+    said += changed
     if len({host.hardware for host in hosts}) > 1:
         said.append("mixed hardware")
     return ", ".join(said)
+
+
+def _changes(attempts: tuple[AttemptRecord, ...]) -> list[tuple[str, bool]]:
+    """Return each change of the code that trains, as text, and if the new code was compared and accepted."""
+    trained, found = [one for one in attempts if not one.audit], []
+    for before, after in pairwise(trained):
+        old, new = ({host.trains_with for host in one.hosts} for one in (before, after))
+        if old == new:
+            continue
+        made = after.upgrade
+        compared = made is not None and made.accepted and old == {made.before} and new == {made.after}
+        compared = compared and made is not None and made.to_step == after.from_step
+        how = made.in_words if compared and made is not None else "not compared"
+        found.append((f"attempt {after.number} has other code from step {after.from_step + 1}: {how}", compared))
+    return found
 
 
 def _unclean(one: AttemptRecord) -> list[str]:

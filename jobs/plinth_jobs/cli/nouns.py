@@ -82,6 +82,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "checkpoint": ("steps", "List and verify the checkpoints of a run."),
         "profile": ("runs", "Profile chosen steps of a running job, for Perfetto."),
         "audit": ("runs", "Prove that a resumed run equals the uninterrupted one."),
+        "upgrade": ("upgrade", "Continue a run with other code, once it repeats the last steps."),
         "job": ("runs", "Submit, inspect or cancel the job of a run."),
     },
     "model": {

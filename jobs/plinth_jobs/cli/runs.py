@@ -72,7 +72,7 @@ def submit(settings: Settings, run: str, as_json: bool) -> None:
     from plinth.operation.admission import submit as within_budget
 
     config = settings.run_config(run)
-    _require_code_of_recipe(settings, config)
+    require_code_of_recipe(settings, config)
     within_budget(settings.context(), config)
     _show(_facts(config), as_json)
 
@@ -92,7 +92,7 @@ def manifest(settings: Settings, run: str) -> None:
     output.line(given(config.launch, grace_s, command(config), directory.root, directory.log), end="")
 
 
-def _require_code_of_recipe(settings: Settings, config: RunConfig) -> None:
+def require_code_of_recipe(settings: Settings, config: RunConfig) -> None:
     """Check that the recipe has the launcher settings of a run's folder, because writers of the workspace could change
     those, and so run their code as this user.
 

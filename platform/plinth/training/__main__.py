@@ -71,8 +71,10 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
     gc.enable()
     if audit:
         from plinth.training.forensics.audit import replay
+        from plinth.training.upgrade.record import requested
 
-        replay(config, rank, start)
+        asked = requested(config.directory)
+        replay(config, rank, start if asked is None else asked.from_step)
         finished = True
     elif agent is not None:
         from plinth.training.recovery import survival

@@ -28,6 +28,7 @@ from plinth.errors import LineageError
 from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
+from plinth.training.upgrade.record import CodeComparison
 from plinth.trust import dsse
 from plinth.trust.dsse import TRAINER, Authority
 from plinth.trust.root import Trust
@@ -79,6 +80,12 @@ class HostFacts(Frozen):
         return self.commit, self.dirty, together(self.code), self.lockfile, self.distributions, self.image
 
     @property
+    def trains_with(self) -> str:
+        """SHA-256 of the software that computes a step: Plinth's library, Python, and the libraries in `SHOWN`."""
+        listed = {"plinth": self.code.get("plinth", UNKNOWN), "python": self.python, "libraries": dict(self.libraries)}
+        return fingerprint.digest(listed)
+
+    @property
     def hardware(self) -> tuple[str, str, int, tuple[str, ...]]:
         """Fields that identify the hardware of this machine."""
         return self.system, self.cpu, self.cpus, self.gpus
@@ -120,10 +127,10 @@ def commit_of(folder: Path, file: str = "__init__.py") -> dict[str, object]:
     No commit is returned for a package in a virtual environment inside a repository, because git does not track it.
     """
     try:
-        if not _git(folder, "ls-files", "--", file):
+        if not git(folder, "ls-files", "--", file):
             return {"no_commit": f"the code of {folder.name} is not tracked by git"}
-        commit = _git(folder, "rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain"))}
+        commit = git(folder, "rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(git(folder, "status", "--porcelain"))}
     except FileNotFoundError:
         return {"no_commit": "there is no git on this machine"}
     except (subprocess.SubprocessError, OSError) as error:
@@ -131,7 +138,7 @@ def commit_of(folder: Path, file: str = "__init__.py") -> dict[str, object]:
         return {"no_commit": said[0] if said else "git failed"}
 
 
-def _git(folder: Path, *words: str) -> str:
+def git(folder: Path, *words: str) -> str:
     """Run git and return its output. Programs named in the repository's configuration are not started."""
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(folder), *words]
     own = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
@@ -234,6 +241,11 @@ class AttemptRecord(Frozen):
     nodes: int = Field(ge=1)
     hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines of the run, the leading rank's first.")
     audit: bool = Field(False, description="True if the ranks replay steps to prove that a resume is exact.")
+    upgrade: CodeComparison | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Comparison with the code of the attempts before, after which this code took over.",
+    )
     at: str = Field(description="Start time of the attempt in UTC, as ISO 8601.")
     trace: str = Field(
         UNKNOWN, exclude_if=lambda given: not given, description="Trace id of `$TRACEPARENT` (W3C Trace Context)."
@@ -246,13 +258,22 @@ class AttemptRecord(Frozen):
 
 
 def state(
-    run: RunDirectory, config: bytes, key: str, *, ranks: int, nodes: int, hosts: Sequence[HostFacts], audit: bool
+    run: RunDirectory,
+    config: bytes,
+    key: str,
+    *,
+    ranks: int,
+    nodes: int,
+    hosts: Sequence[HostFacts],
+    audit: bool,
+    upgrade: CodeComparison | None = None,
 ) -> AttemptRecord:
     """Sign and write the attestation of an attempt that starts now.
 
     Args:
         config: content of config.json.
         key: identity of the run.
+        upgrade: comparison with the code of earlier attempts, if this code has replaced it.
 
     Raises:
         LineageError: an earlier attestation was changed or removed.
@@ -272,6 +293,7 @@ def state(
         nodes=nodes,
         hosts=tuple(hosts),
         audit=audit,
+        upgrade=upgrade,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         trace=dsse.trace_id(),
     )

@@ -22,6 +22,7 @@ class RunDirectory:
     job.log         standard output and error of supervisor and ranks
     events.jsonl    the timeline
     result.json     how the job ended, written last
+    upgrade.json    request to compare the next job's code with the code that trained the run
     resume.json     evidence that a resumed run equals the uninterrupted one
     attempts/       0001.json …: signed attestations, one per start of the ranks
     audits/         0001.json …: all evidence of exact resumes, newest last
@@ -48,6 +49,7 @@ class RunDirectory:
         self.log = self.root / "job.log"
         self.events = self.root / "events.jsonl"
         self.result = self.root / "result.json"
+        self.upgrade = self.root / "upgrade.json"
         self.evidence = self.root / "resume.json"
         self.attempts = self.root / "attempts"
         self.audits = self.root / "audits"

@@ -31,6 +31,7 @@ class CodeFacts(Frozen):
 
     commits: tuple[str, ...] = ()
     unclean: tuple[str, ...] = Field((), description="One sentence for each machine without a clean commit.")
+    uncompared: tuple[str, ...] = Field((), description="One sentence for each change of code without a comparison.")
 
 
 class SliceScore(Frozen):

@@ -33,14 +33,18 @@ def signature(_: NoParams, evidence: Evidence) -> GateResult:
 
 def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
     """Require a complete ancestry down to the raw sources, and a statement signed by the training process. If the
-    policy requires a clean commit, every machine must have trained from a clean commit."""
+    policy requires it, every machine must have trained from a clean commit, and every change of the code must have been
+    compared."""
     found, known = _finding("lineage", evidence.lineage), evidence.code
-    if not (found.passed and asked.clean_commit):
+    if not (found.passed and (asked.clean_commit or asked.compared_code)):
         return found
     if known is None or not (known.commits or known.unclean):
         return missing("lineage", "the code that the training used")
-    reason = "; ".join(known.unclean) or f"{found.reason}; all machines ran at a clean commit"
-    return decided("lineage", not known.unclean, reason, commits=list(known.commits))
+    faults = (*known.unclean * asked.clean_commit, *known.uncompared * asked.compared_code)
+    clean = "; all machines ran at a clean commit" if asked.clean_commit else ""
+    compared = "; every change of code was compared" if asked.compared_code else ""
+    reason = "; ".join(faults) or f"{found.reason}{clean}{compared}"
+    return decided("lineage", not faults, reason, commits=list(known.commits))
 
 
 def taint(_: NoParams, evidence: Evidence) -> GateResult:

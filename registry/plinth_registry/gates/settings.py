@@ -57,6 +57,9 @@ class LineagePolicy(Frozen):
     clean_commit: bool = Field(
         False, description="Require every attempt to run at a clean git commit on every machine."
     )
+    compared_code: bool = Field(
+        False, description="Require an accepted comparison (`plinth run upgrade`) for every change of code in the run."
+    )
 
 
 class SlicePolicy(Frozen):

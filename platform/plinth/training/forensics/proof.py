@@ -27,6 +27,7 @@ from plinth.records import Frozen
 from plinth.storage.atomic import append_to, write_bytes
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.forensics.order_proof import order_proof
 from plinth.training.stopping import last_step
 from plinth.training.supervise.rank_watch import describe_exit, watch
@@ -141,6 +142,16 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
         lacking = f"the evidence lists no second replay: {error!r}"
         return ResumeProof(compared_steps=compared, faults=(*faults, lacking))
     return ResumeProof(compared_steps=compared, faults=faults, tolerance=tolerance)
+
+
+def other_decisions(evidence: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the decisions in which original and replay differ (batches, rates, updates, interventions, generators), as
+    sentences. Differences of arithmetic are left out.
+
+    Raises:
+        KeyError, TypeError, IndexError, ValueError: the evidence lists no replay.
+    """
+    return (*_skeleton(evidence, int(evidence["to_step"])), *_undecided(evidence))
 
 
 def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
@@ -297,6 +308,19 @@ def store(config: RunConfig, evidence: Mapping[str, Any]) -> int:
     write_bytes(run.audits / f"{number:04d}.json", data)
     write_bytes(run.evidence, data)
     return number
+
+
+def newest(run: RunDirectory) -> tuple[bytes, dict[str, Any]]:
+    """Return the newest evidence, as bytes and as an object.
+
+    Raises:
+        MissingError: there is none.
+    """
+    try:
+        data = run.evidence.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingError(f"run {run.root.name} has no evidence of a replay", expected=run.evidence) from error
+    return data, json.loads(data)
 
 
 def store_order(config: RunConfig, evidence: Mapping[str, Any]) -> None:

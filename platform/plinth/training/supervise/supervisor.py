@@ -58,6 +58,9 @@ from plinth.training.supervise.rank_watch import (
 from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, LostWork, hold
 from plinth.training.telemetry import devices
 from plinth.training.telemetry.timeline import RankFailure, Timeline
+from plinth.training.upgrade import record as upgrades
+from plinth.training.upgrade.comparison import compared, is_new_code
+from plinth.training.upgrade.record import CodeComparison
 
 #: Exit statuses of named failures, which a retry would not fix.
 NAMED = range(2, 9)
@@ -79,6 +82,7 @@ class Supervisor:
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
+    upgrade: CodeComparison | None = None  # to sign with the next attempt
     resume: int = 0  # step of the checkpoint that an external trainer loads
 
     def __post_init__(self) -> None:
@@ -103,7 +107,7 @@ class Supervisor:
                 self.coordinator = RecoveryCoordinator(
                     self.config, self.leader.secret, host, self._replace, self._recovered, self.lost.highest
                 )
-            return self._excluded() or self._phases()
+            return self._excluded() or self._refused() or self._phases()
         except PlinthError as error:
             self.failure = RankFailure.of(error)
             return self._result("failed", f"{self.failure.kind}: {error.what}")
@@ -126,6 +130,24 @@ class Supervisor:
             return self._result("failed", f"no rank was started: {common}")
         reason = exclude(self.run, bad)
         return self._result("stopped" if replaces(self.config.launch) else "failed", f"not fit: {reason}")
+
+    def _refused(self) -> JobResult | None:
+        """Compare the code of this job with the code of the run, if that was requested. Return the result of the job if
+        the code is refused, or None if it may train."""
+        request = upgrades.requested(self.run)
+        if request is None or not is_new_code(self.run):
+            self.run.upgrade.unlink(missing_ok=True)
+            return None
+        ended, reason = self._until_done(audit=True)
+        if ended != "finished":
+            return self._result(ended, reason)
+        found = compared(self.config, request)
+        self.events.append("upgraded" if found.accepted else "upgrade_refused", durable=True, **found.model_dump())
+        if not found.accepted:
+            self.run.upgrade.unlink(missing_ok=True)
+            return self._result("failed", f"the new code was refused: {found.in_words}")
+        self.upgrade = found
+        return None
 
     def _on_check(self) -> bool:
         """Return True if the checks must end because the job was asked to stop."""
@@ -209,7 +231,11 @@ class Supervisor:
         """Sign the attestation of this attempt before its ranks start. The code on disk may have changed since the last
         attempt."""
         hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
-        attempts.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
+        upgrade, self.upgrade = (None, self.upgrade) if audit else (self.upgrade, None)
+        content, key = self.config_path.read_bytes(), self.config.key
+        attempts.state(self.run, content, key, **counts, hosts=hosts, audit=audit, upgrade=upgrade)
+        if upgrade is not None:
+            self.run.upgrade.unlink(missing_ok=True)
 
     def _link(self, audit: bool) -> RecoveryLink | None:
         """Return what the ranks of an attempt need to outlive lost ranks, or None if they do not outlive any."""

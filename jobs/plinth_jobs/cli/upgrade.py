@@ -1,0 +1,160 @@
+"""`plinth run upgrade`: continue a run with other code, after that code has repeated the run's last steps."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plinth.errors import RequestError
+from plinth.training.telemetry.timeline import TimelineReader
+from plinth_jobs.cli import output
+from plinth_jobs.cli.options import Settings, examples, json_option, shared
+from plinth_jobs.cli.runs import require_code_of_recipe
+
+if TYPE_CHECKING:
+    from plinth.training.config import RunConfig
+    from plinth.training.upgrade.record import CodeComparison
+
+POLL_S = 0.5
+
+#: Events that end the wait for the verdict.
+_VERDICTS = ("upgraded", "upgrade_refused")
+
+
+@click.command(
+    epilog=examples(
+        "plinth run upgrade latest --to HEAD",
+        "plinth run upgrade latest --to 1f3a9c2 --max-increase 0.0005",
+        "plinth run upgrade latest --python /opt/plinth-new/bin/python",
+    )
+)
+@click.argument("run")
+@click.option("--to", "commit", metavar="COMMIT", help="Git commit in the work tree from which Plinth runs.")
+@click.option(
+    "--python",
+    "interpreter",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Interpreter of another environment with Plinth, for example one with other libraries.",
+)
+@click.option(
+    "--from", "start", type=click.IntRange(min=1), metavar="STEP", help="Repeat from the checkpoint at STEP or before."
+)
+@click.option(
+    "--max-increase",
+    type=click.FloatRange(min=0),
+    help="Largest accepted upper end of the 95% interval of the loss difference, in nats per token.  [default: 0.001]",
+)
+@shared
+@json_option
+def upgrade(
+    settings: Settings,
+    run: str,
+    commit: str | None,
+    interpreter: Path | None,
+    start: int | None,
+    max_increase: float | None,
+    as_json: bool,
+) -> int:
+    """Continue RUN with other code, if that code repeats its last steps as well as the code that took them.
+
+    The job saves and stops. The next job runs the other code on the machines of the run: it loads the checkpoint before
+    the newest, repeats the steps up to the newest, and compares losses, parameters, optimizer state, batches and random
+    numbers. If all are equal, differ no more than two repetitions do, or the loss is not higher by more than
+    `--max-increase`, the job continues, and the comparison is signed with the attempt. Otherwise the job ends with exit
+    code 6, and `plinth run` continues with the earlier code.
+    """
+    from plinth.training.upgrade import environment
+
+    if (commit is None) == (interpreter is None):
+        raise RequestError("give either --to COMMIT or --python INTERPRETER")
+    config = settings.run_config(run)
+    require_code_of_recipe(settings, config)
+    python = interpreter.absolute() if interpreter else environment.of_commit(commit or "")
+    _require_other_code(config, environment.software(python, config), python)
+    _require_checkpoint(config)
+    seen = TimelineReader(config.directory.events)
+    seen.poll()
+    first, last = _stop(settings, config, start, max_increase)
+    if not as_json:
+        output.say(f"{config.run_id}: the new code repeats steps {first + 1:,} to {last:,}")
+    environment.submitted(python, config, "--workspace", str(settings.workspace))
+    found = _verdict(config, seen)
+    if as_json:
+        output.emit_json({"run": config.run_id, "from_step": first, "to_step": last, **found.model_dump(mode="json")})
+    else:
+        output.say(f"{'accepted' if found.accepted else 'refused'}: {found.in_words}")
+    return 0 if found.accepted else 6
+
+
+def _require_other_code(config: RunConfig, found: dict[str, Any], python: Path) -> None:
+    from plinth.training.upgrade.comparison import trained_by
+
+    if config.trainer is not None:
+        raise RequestError(
+            f"run {config.run_id} has a trainer of your own, whose code Plinth does not compare",
+            remedy="stop the job, install the new code and run `plinth run`",
+        )
+    if found["trains_with"] == trained_by(config.directory).hosts[0].trains_with:
+        raise RequestError(
+            f"run {config.run_id} is trained by this code already",
+            found=f"{python}: version {found['version']}, commit {found['commit'] or 'unknown'}",
+            expected="other files of the package `plinth`, or other versions of torch, DeepSpeed, NumPy or Python",
+        )
+
+
+def _stop(settings: Settings, config: RunConfig, start: int | None, max_increase: float | None) -> tuple[int, int]:
+    """Stop the job, and request the comparison. Return the steps of the checkpoints between which steps are
+    repeated."""
+    from plinth.training.checkpoint.checkpoint import committed
+    from plinth.training.forensics.proof import span
+    from plinth.training.job import cancel
+    from plinth.training.upgrade.record import MAX_INCREASE, UpgradeRequest, ask
+
+    cancel(settings.context(), config)
+    first, commits = span(config, start or max(1, max(committed(config.directory), default=1) - 1))
+    limit = MAX_INCREASE if max_increase is None else max_increase
+    ask(config.directory, UpgradeRequest(from_step=first, max_increase=limit))
+    return first, commits[-1]
+
+
+def _require_checkpoint(config: RunConfig) -> None:
+    from plinth.training.checkpoint.checkpoint import committed
+
+    if not committed(config.directory):
+        raise RequestError(
+            f"run {config.run_id} has no checkpoint from which steps can be repeated",
+            expected="one committed checkpoint; the stop commits another one",
+            remedy="wait for the first checkpoint, or stop the job and run `plinth run` with the new code",
+        )
+
+
+def _verdict(config: RunConfig, seen: TimelineReader) -> CodeComparison:
+    """Wait until the new job has compared the code, and return the comparison.
+
+    Raises:
+        TrainingError: the job ended without a comparison, or another process has resumed the run.
+    """
+    from plinth.errors import TrainingError
+    from plinth.training.run_state import launcher_of
+    from plinth.training.upgrade.record import CodeComparison, requested
+
+    run, launcher = config.directory, launcher_of(config)
+    while True:
+        handle = launcher.find(run.root)
+        alive = handle is not None and launcher.poll(handle).alive
+        waits = requested(run) is not None
+        for event in seen.poll():  # after the state, so the last events of an ending job are read
+            if event["event"] in _VERDICTS:
+                fields = CodeComparison.model_fields
+                return CodeComparison.model_validate({name: event[name] for name in fields if name in event})
+        if not (alive and waits):
+            raise TrainingError(
+                f"the code of run {config.run_id} was not compared",
+                found="the job ended" if waits else "another process resumed the run with the earlier code",
+                remedy=f"see `plinth run job logs {config.run_id}`, then run the command again; `plinth run` continues "
+                "with the earlier code",
+            )
+        time.sleep(POLL_S)

@@ -1,0 +1,105 @@
+"""New code is accepted only if its replay of the last steps supports it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from plinth.training.forensics.proof import COMPARED, GENERATORS, PARAMETERS
+from plinth.training.upgrade.comparison import judged
+from plinth.training.upgrade.record import MAX_INCREASE, CodeComparison
+
+
+def replay(differences: list[float]) -> dict[str, Any]:
+    """A replay whose losses differ from the original by these amounts, and its committed state with them."""
+    same = not any(differences)
+    state: dict[str, Any] = {
+        PARAMETERS: {"original": "d" * 64, "replayed": "d" * 64 if same else "e" * 64},
+        GENERATORS: {"original": "g", "replayed": "g"},
+        "monitor": {"equal": True},
+    }
+    rows = []
+    for step, difference in enumerate(differences, 1):
+        row: dict[str, Any] = {name: {"original": 1, "replayed": 1} for name in COMPARED}
+        rows.append(row | {"step": step, "loss": {"original": 3.0, "replayed": 3.0 + difference}})
+    return {
+        "from_step": 0,
+        "to_step": len(differences),
+        "skipped_steps": {"original": [], "replayed": []},
+        "interventions": {"original": [], "replayed": []},
+        "steps": rows,
+        "commits": [{"step": len(differences), "parts": state}],
+        "tolerance": None,
+    }
+
+
+def drawn(mean: float, spread: float, steps: int = 64) -> list[float]:
+    draw = random.Random(7)
+    return [draw.gauss(mean, spread) for _ in range(steps)]
+
+
+def test_equal_numbers_and_states_are_bit_equal() -> None:
+    assert judged(replay([0.0] * 4), MAX_INCREASE) == ("bit-equal", None)
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        (drawn(0.0, 1e-5), "no worse"),
+        (drawn(-0.02, 1e-3), "no worse"),  # better is not worse
+        (drawn(0.0005, 1e-5), "no worse"),  # below the limit
+        (drawn(0.02, 1e-3), "worse"),
+        (drawn(0.0, 0.05), "undecided"),  # the interval is wider than the limit
+        ([1e-6, -1e-6], "undecided"),  # two steps decide nothing
+        ([1e-6] * 16, "undecided"),  # no spread, so no interval
+        ([*drawn(0.0, 1e-5, 15), float("nan")], "worse"),
+    ],
+)
+def test_other_numbers_are_accepted_by_the_interval_of_the_loss(differences: list[float], verdict: str) -> None:
+    found, estimate = judged(replay(differences), MAX_INCREASE)
+    assert found == verdict
+    if verdict == "no worse":
+        assert estimate is not None
+        assert estimate.high <= MAX_INCREASE
+
+
+def test_neighboring_steps_count_as_one_observation() -> None:
+    drifting = [0.0005 * (step // 16 % 2) for step in range(128)]
+    found, estimate = judged(replay(drifting), 0.00035)
+    assert estimate is not None
+    assert estimate.clusters == 16
+    assert found == "worse"  # as 128 independent steps, the upper end would be 0.00029, and accepted
+
+
+@pytest.mark.parametrize("name", ["lr", "batch", "vetoed"])
+def test_other_decisions_are_refused_whatever_the_loss(name: str) -> None:
+    changed = replay([0.0] * 4)
+    changed["steps"][2][name] = {"original": 1, "replayed": 2}
+    assert judged(changed, 1.0)[0] == "other decisions"
+
+
+def test_other_random_numbers_are_refused() -> None:
+    changed = replay(drawn(0.0, 1e-5))
+    changed["commits"][0]["parts"][GENERATORS]["replayed"] = "h"
+    assert judged(changed, 1.0)[0] == "other decisions"
+
+
+def test_differences_within_the_noise_of_two_replays_are_measured() -> None:
+    noisy = replay(drawn(0.0, 1e-5))
+    for row in noisy["steps"]:
+        for name in ("loss", "grad_norm", "loss_ema"):
+            row[name]["repeated"] = row[name]["replayed"] + 1e-5
+    noisy["tolerance"] = {"state": {"original": 1e-6, "repeated": 1e-6}, "hardware": ["cpu"], "method": "two replays"}
+    assert judged(noisy, 0.0)[0] == "measured"
+
+
+def test_a_comparison_in_words() -> None:
+    fields: dict[str, Any] = {"before": "a", "after": "b", "from_step": 4, "to_step": 36, "steps": 32}
+    fields |= {"max_increase": 1e-3, "evidence_sha256": "c"}
+    assert CodeComparison(**fields, verdict="bit-equal").in_words == "bit-equal over 32 steps"
+    measured = {"difference": 0.0123, "low": 0.01, "high": 0.0146, "parameters": 3e-4}
+    said = CodeComparison(**fields, verdict="worse", **measured)
+    assert said.in_words == "worse over 32 steps: loss +0.012 (+0.01 to +0.015) nats, parameters up to 0.0003"
+    assert not said.accepted

@@ -1,0 +1,131 @@
+"""Other code takes over a real run, or is refused and the run goes on with the code that it had."""
+
+from __future__ import annotations
+
+import shutil
+import site
+import sys
+import time
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import held_ranks
+import pytest
+from click.testing import CliRunner
+from tiny_mixture import made_mixture
+
+import plinth
+from plinth.compute.context import Context
+from plinth.launch.parameters import Launch, Supervision
+from plinth.model.parameters import Model
+from plinth.storage.workspace import Workspace
+from plinth.training import attempts, config, job, preparation
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.parameters.run import Checkpoints, Training
+from plinth.training.telemetry.timeline import timeline
+from plinth_jobs.cli import cli
+from plinth_registry import trained
+
+HERE = Path(__file__).parents[1]
+ROOTS = [Path(plinth.__file__).parents[2] / name for name in ("platform", "registry", "assets", "jobs")]
+TRAINING = Training(
+    model=Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48),
+    micro_batch_sequences=2,
+    global_batch_sequences=4,
+    checkpoints=Checkpoints(every_steps=2, audit_steps=3, keep_last=4),
+    supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
+    launch=Launch(ranks=1),
+)
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "workspace").ensure())
+
+
+@pytest.fixture
+def stopped(
+    ctx: Context,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job_environment: Callable[..., dict[str, str]],
+) -> Iterator[RunConfig]:
+    """A run with commits after steps 2, 4, 6 and 7, whose job was stopped."""
+    monkeypatch.setenv("PYTHONPATH", job_environment()["PYTHONPATH"])
+    mixed, sharded, trained_tokenizer = made_mixture(ctx)
+    found = preparation.prepare(ctx, "demo", TRAINING, mixed, sharded, trained_tokenizer)
+    launch = found.launch.model_copy(update={"environment": {"HELD": str(tmp_path)}})
+    found = found.model_copy(update={"batches": "held_ranks:open_batches", "launch": launch})
+    config.write(found)
+    held_ranks.hold(tmp_path, 6)
+    job.submit_or_find(ctx, found)
+    until = time.monotonic() + 240.0
+    while not held_ranks.waiting(tmp_path, 1):
+        assert time.monotonic() < until, found.directory.log.read_text()[-2000:]
+        time.sleep(0.05)
+    job.cancel(ctx, found)
+    held_ranks.let_go(tmp_path)
+    assert checkpoint.committed(found.directory) == [2, 4, 6, 7]
+    yield found
+    job.cancel(ctx, found)
+
+
+def other_code(folder: Path, file: str, before: str, after: str) -> Path:
+    """An interpreter whose Plinth differs in one file."""
+    shutil.copytree(ROOTS[0], folder / "platform", ignore=shutil.ignore_patterns("__pycache__"))
+    changed = folder / "platform" / file
+    text = changed.read_text()
+    assert text.count(before) == 1
+    changed.write_text(text.replace(before, after))
+    venv.create(folder / "venv")
+    (own,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (own / "a.pth").write_text("\n".join(map(str, [folder / "platform", *ROOTS[1:], HERE])))
+    packages = [path for path in sys.path if path.endswith("-packages") and path not in site.PREFIXES]
+    (own / "z.pth").write_text("import site; " + "; ".join(f"site.addsitedir({path!r})" for path in packages) + "\n")
+    return folder / "venv" / "bin" / "python"
+
+
+def upgrade(run: RunConfig, *options: str) -> tuple[int, str]:
+    root = str(run.directory.workspace)
+    done = CliRunner().invoke(cli, ["run", "upgrade", run.run_id, "--workspace", root, *options])
+    return done.exit_code, f"{done.output}{done.exception or ''}"
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_code_that_repeats_the_steps_bit_for_bit_takes_over(ctx: Context, stopped: RunConfig, tmp_path: Path) -> None:
+    python = other_code(tmp_path / "new", "plinth/training/loop.py", "from __future__", "# other code\nfrom __future__")
+    status, said = upgrade(stopped, "--python", str(python), "--from", "2")
+    assert (status, "bit-equal over 5 steps" in said) == (0, True), said
+    assert job.follow(ctx, stopped).status == "finished"
+    story = timeline(stopped.directory.events)
+    assert list(story.steps) == list(range(1, 13))
+    assert [event["verdict"] for event in story.of("upgraded")] == ["bit-equal"]
+    records = tuple(attempts.stated(one, "") for one in attempts.known(stopped.directory))
+    assert [(one.audit, one.upgrade is not None) for one in records] == [
+        (False, False), (True, False), (False, True), (True, False),
+    ]  # fmt: skip
+    assert trained.code(records).uncompared == ()
+    assert not stopped.directory.upgrade.exists()
+
+    status, said = upgrade(stopped, "--python", str(python))
+    assert status != 0
+    assert "trained by this code already" in said
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_code_that_is_worse_is_refused_and_the_old_code_goes_on(
+    ctx: Context, stopped: RunConfig, tmp_path: Path
+) -> None:
+    forgotten = "plinth/training/engine/optimization.py"
+    python = other_code(tmp_path / "new", forgotten, "    return optimizer.weight_decay\n", "    return 0.0\n")
+    status, said = upgrade(stopped, "--python", str(python), "--from", "2")
+    assert (status, "refused" in said) == (6, True), said
+    assert timeline(stopped.directory.events).of("upgraded") == []
+    job.submit_or_find(ctx, stopped)
+    assert job.follow(ctx, stopped).status == "finished"
+    records = tuple(attempts.stated(one, "") for one in attempts.known(stopped.directory))
+    assert trained.code(records).uncompared == ()  # the code that was refused took no step of the run
