@@ -146,6 +146,7 @@ NOT_CALLED = {
     "profile": "no run is under way: tests/jobs/cli/test_profile.py",
     "quarantine": "no lists of illegal content: tests/jobs/test_illegal.py",
     "quarantine find": "no lists of illegal content: tests/jobs/test_illegal.py",
+    "run upgrade": "needs other code: tests/plinth/training/upgrade",
     "slices": "no learned gate: tests/jobs/test_slices.py",
     "takedown report": "needs everything made again: tests/plinth_audit/takedown/test_states.py",
     "release anchor": "needs a Rekor server: tests/jobs/cli/test_anchor.py",

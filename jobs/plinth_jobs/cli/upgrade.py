@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plinth.errors import RequestError
-from plinth.training.telemetry.timeline import TimelineReader
 from plinth_jobs.cli import output
 from plinth_jobs.cli.options import Settings, examples, json_option, shared
 from plinth_jobs.cli.runs import require_code_of_recipe
 
 if TYPE_CHECKING:
     from plinth.training.config import RunConfig
+    from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade.record import CodeComparison
 
 POLL_S = 0.5
@@ -66,6 +66,7 @@ def upgrade(
     `--max-increase`, the job continues, and the comparison is signed with the attempt. Otherwise the job ends with exit
     code 6, and `plinth run` continues with the earlier code.
     """
+    from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade import environment
 
     if (commit is None) == (interpreter is None):
@@ -138,10 +139,10 @@ def _verdict(config: RunConfig, seen: TimelineReader) -> CodeComparison:
         TrainingError: the job ended without a comparison, or another process has resumed the run.
     """
     from plinth.errors import TrainingError
-    from plinth.training.run_state import launcher_of
+    from plinth.training.run_state import launcher_of, result
     from plinth.training.upgrade.record import CodeComparison, requested
 
-    run, launcher = config.directory, launcher_of(config)
+    run, launcher, found = config.directory, launcher_of(config), None
     while True:
         handle = launcher.find(run.root)
         alive = handle is not None and launcher.poll(handle).alive
@@ -149,11 +150,15 @@ def _verdict(config: RunConfig, seen: TimelineReader) -> CodeComparison:
         for event in seen.poll():  # after the state, so the last events of an ending job are read
             if event["event"] in _VERDICTS:
                 fields = CodeComparison.model_fields
-                return CodeComparison.model_validate({name: event[name] for name in fields if name in event})
-        if not (alive and waits):
+                found = CodeComparison.model_validate({name: event[name] for name in fields if name in event})
+        if found is not None and (found.accepted or not alive):  # a refused job ends
+            return found
+        if found is None and not (alive and waits):
+            ended = result(config)
+            reason = f"the job ended: {ended.reason if ended else 'it is gone'}"
             raise TrainingError(
                 f"the code of run {config.run_id} was not compared",
-                found="the job ended" if waits else "another process resumed the run with the earlier code",
+                found=reason if waits else "another process resumed the run with the earlier code",
                 remedy=f"see `plinth run job logs {config.run_id}`, then run the command again; `plinth run` continues "
                 "with the earlier code",
             )

@@ -36,6 +36,7 @@ Around the steps:
     attempts        signed attestations of code and machines, one per start of the ranks
     supervise/   start the ranks on one or several nodes, watch them, restart them within limits
     recovery/    copies of the state in memory; ranks that outlive a lost rank
+    upgrade/     compare other code with the code of a run, over the same steps, before it continues the run
     checkpoint/  commit, verify, select, resume on any layout, upload; writer is the process that writes
     guard/       detect and confirm loss spikes and divergence; skip batches or roll back
     stopping     rules that end a run: budgets, plateau, regression, reuse
@@ -46,6 +47,6 @@ Around the steps:
 
 The control plane imports only modules that work without torch: parameters, config, preparation, directory, run_state,
 job, initial, manifests, attempts, stopping, step_documents, supervise/, sinks/, the file modules of checkpoint/, the
-modules of telemetry/ that are not marked (torch) in its map, and forensics/proof.
+modules of telemetry/ that are not marked (torch) in its map, upgrade/, and forensics/proof.
 Does not belong here: job placement (launch/), batch contents (tokens/), the model (model/).
 """

@@ -3,7 +3,7 @@
     bit-equal         every number and every committed state is equal
     measured          numbers differ by no more than two replays of the new code differ (proof.FACTOR)
     no worse          the 95% interval of the mean difference of the loss ends below `max_increase`
-    undecided, worse  it does not, and includes 0 or lies above 0; with fewer than 8 steps it is never decided
+    undecided, worse  it does not, and includes 0 or is above 0; with fewer than 8 steps it is never decided
     other decisions   batches, learning rates, skipped steps, interventions or random numbers differ
 
 The loss of a step is that of text the model has not seen, so the mean difference over steps is that on unseen text. The
@@ -89,8 +89,10 @@ def judged(evidence: Mapping[str, Any], max_increase: float) -> tuple[UpgradeVer
     found = statistics.mean([new - old for new, old in losses], [at // width for at in range(len(losses))])
     if "measured" in proof.classes:
         return "measured", found
-    if len(losses) < FEWEST or not found.low < found.high:
+    if not found.low < found.high:
         return "undecided", None
+    if len(losses) < FEWEST:
+        return "undecided", found
     if found.high <= max_increase:
         return "no worse", found
     return ("worse" if found.low > 0 else "undecided"), found

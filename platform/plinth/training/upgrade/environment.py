@@ -119,12 +119,12 @@ def _prepare(source: Path, commit: str, root: Path) -> None:
             "--python",
         )
     python = _interpreter(root)
-    _call([sys.executable, "-m", "venv", "--without-pip", str(python.parents[1])])
+    _call(processes.python("venv", "--without-pip", str(python.parents[1])))
     (own,) = (python.parents[1] / "lib").glob("python*/site-packages")
     others = "; ".join(f"site.addsitedir({path!r})" for path in sys.path if path.endswith("-packages"))
     (own / "zz_packages.pth").write_text(f"import site; {others}\n")
     install = ["install", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed", "--quiet"]
-    _call([sys.executable, "-m", "pip", "--python", str(python), *install, "--editable", str(root)])
+    _call(processes.python("pip", "--python", str(python), *install, "--editable", str(root)))
 
 
 def _call(command: list[str]) -> None:

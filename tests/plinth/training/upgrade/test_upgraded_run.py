@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import site
+import subprocess
 import sys
 import time
 import venv
@@ -17,6 +18,7 @@ from tiny_mixture import made_mixture
 
 import plinth
 from plinth.compute.context import Context
+from plinth.errors import RequestError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
@@ -25,6 +27,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.parameters.run import Checkpoints, Training
 from plinth.training.telemetry.timeline import timeline
+from plinth.training.upgrade import environment
 from plinth_jobs.cli import cli
 from plinth_registry import trained
 
@@ -87,18 +90,17 @@ def other_code(folder: Path, file: str, before: str, after: str) -> Path:
     return folder / "venv" / "bin" / "python"
 
 
-def upgrade(run: RunConfig, *options: str) -> tuple[int, str]:
+def upgrade(run: RunConfig, *options: str) -> str:
     root = str(run.directory.workspace)
     done = CliRunner().invoke(cli, ["run", "upgrade", run.run_id, "--workspace", root, *options])
-    return done.exit_code, f"{done.output}{done.exception or ''}"
+    return f"{done.output}{done.exception or ''}"
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_code_that_repeats_the_steps_bit_for_bit_takes_over(ctx: Context, stopped: RunConfig, tmp_path: Path) -> None:
     python = other_code(tmp_path / "new", "plinth/training/loop.py", "from __future__", "# other code\nfrom __future__")
-    status, said = upgrade(stopped, "--python", str(python), "--from", "2")
-    assert (status, "bit-equal over 5 steps" in said) == (0, True), said
+    assert "accepted: bit-equal over 5 steps" in upgrade(stopped, "--python", str(python), "--from", "2")
     assert job.follow(ctx, stopped).status == "finished"
     story = timeline(stopped.directory.events)
     assert list(story.steps) == list(range(1, 13))
@@ -110,22 +112,56 @@ def test_code_that_repeats_the_steps_bit_for_bit_takes_over(ctx: Context, stoppe
     assert trained.code(records).uncompared == ()
     assert not stopped.directory.upgrade.exists()
 
-    status, said = upgrade(stopped, "--python", str(python))
-    assert status != 0
-    assert "trained by this code already" in said
+    assert "trained by this code already" in upgrade(stopped, "--python", str(python))
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_code_that_is_worse_is_refused_and_the_old_code_goes_on(
-    ctx: Context, stopped: RunConfig, tmp_path: Path
+@pytest.mark.parametrize(
+    ("file", "before", "after", "reason"),
+    [
+        ("model/blocks.py", "(functional.silu(", "(functional.gelu(", "refused: undecided over 5 steps: loss"),
+        (
+            "training/engine/optimization.py",
+            "    return optimizer.weight_decay\n",
+            "    return 0.0\n",
+            "the job ended: CheckpointError: optimizer_sha256 differs after loading step-00000002",
+        ),
+    ],
+    ids=["activation", "decay"],
+)
+def test_code_that_computes_otherwise_is_refused_and_the_old_code_goes_on(
+    ctx: Context, stopped: RunConfig, tmp_path: Path, file: str, before: str, after: str, reason: str
 ) -> None:
-    forgotten = "plinth/training/engine/optimization.py"
-    python = other_code(tmp_path / "new", forgotten, "    return optimizer.weight_decay\n", "    return 0.0\n")
-    status, said = upgrade(stopped, "--python", str(python), "--from", "2")
-    assert (status, "refused" in said) == (6, True), said
+    python = other_code(tmp_path / "new", f"plinth/{file}", before, after)
+    assert reason in upgrade(stopped, "--python", str(python), "--from", "2")
     assert timeline(stopped.directory.events).of("upgraded") == []
     job.submit_or_find(ctx, stopped)
     assert job.follow(ctx, stopped).status == "finished"
     records = tuple(attempts.stated(one, "") for one in attempts.known(stopped.directory))
     assert trained.code(records).uncompared == ()  # the code that was refused took no step of the run
+    assert not stopped.directory.upgrade.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_change_of_code_without_a_comparison_is_named(ctx: Context, stopped: RunConfig, tmp_path: Path) -> None:
+    python = other_code(tmp_path / "new", "plinth/training/loop.py", "from __future__", "# other code\nfrom __future__")
+    environment.submitted(python, stopped, "--workspace", str(stopped.directory.workspace))
+    assert job.follow(ctx, stopped).status == "finished"
+    records = tuple(attempts.stated(one, "") for one in attempts.known(stopped.directory))
+    assert trained.code(records).uncompared == ("attempt 2 has other code from step 8: not compared",)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_an_interpreter_with_the_code_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLINTH_PRIVATE", str(tmp_path))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    python = environment.of_commit("HEAD")
+    asked = [str(python), "-P", "-c", "import plinth_jobs, plinth; print(plinth_jobs.__file__, plinth.__file__)"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert [Path(path).is_relative_to(tmp_path) for path in done.stdout.split()] == [True, True]
+    assert environment.of_commit("HEAD") == python
+    with pytest.raises(RequestError, match="commit 0000000 is unknown"):
+        environment.of_commit("0000000")
