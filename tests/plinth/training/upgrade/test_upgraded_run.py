@@ -97,7 +97,6 @@ def upgrade(run: RunConfig, *options: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_code_that_repeats_the_steps_bit_for_bit_takes_over(ctx: Context, stopped: RunConfig, tmp_path: Path) -> None:
     python = other_code(tmp_path / "new", "plinth/training/loop.py", "from __future__", "# other code\nfrom __future__")
     assert "accepted: bit-equal over 5 steps" in upgrade(stopped, "--python", str(python), "--from", "2")
