@@ -14,7 +14,7 @@ run or step, or are about other files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from plinth.training.directory import RunDirectory
 from plinth.training.validation.probe_curves import LOOKS
 from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
-from plinth_registry.gates.facts import CodeFacts
+from plinth_registry.gates.facts import CodeChange, CodeFacts
 
 #: Committed files of a registered directory, in addition to the weights.
 SAME: Final = (CONFIG, INDEX, checkpoints.STATE)
@@ -113,7 +113,7 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
     return CodeFacts(
         commits=tuple(sorted({host.commit for one in attempts for host in one.hosts if host.commit})),
         unclean=tuple(dict.fromkeys(said for one in attempts for said in _unclean(one))),
-        uncompared=tuple(said for said, compared in _changes(attempts) if not compared),
+        changes=tuple(_changes(attempts)),
     )
 
 
@@ -126,7 +126,7 @@ def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
     said = [f"a {mean_record.in_words(checkpoint)}"] if mean_record.is_mean(checkpoint) else []
     said.append(f"trained in {len(attempts)} attempts" if len(attempts) > 1 else "trained in 1 attempt")
     said.append(f"commit {', '.join(commits)}" if commits else "unknown commit")
-    changed = [change for change, _ in _changes(attempts)]
+    changed = [change.text for change in _changes(attempts)]
     if not changed and len({host.software for host in hosts}) > 1:
         said.append("mixed software")
     said += changed
@@ -135,19 +135,22 @@ def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
     return ", ".join(said)
 
 
-def _changes(attempts: tuple[AttemptRecord, ...]) -> list[tuple[str, bool]]:
-    """Return each change of the code that trains, as text, and if the new code was compared and accepted."""
-    trained, found = [one for one in attempts if not one.audit], []
-    for before, after in pairwise(trained):
+def _changes(attempts: tuple[AttemptRecord, ...]) -> Iterator[CodeChange]:
+    """Yield each change of the code that trains, with its comparison if that is about this change."""
+    for before, after in pairwise(one for one in attempts if not one.audit):
         old, new = ({host.trains_with for host in one.hosts} for one in (before, after))
         if old == new:
             continue
-        made = after.upgrade
-        compared = made is not None and made.accepted and old == {made.before} and new == {made.after}
-        compared = compared and made is not None and made.to_step == after.from_step
-        how = made.in_words if compared and made is not None else "not compared"
-        found.append((f"attempt {after.number} has other code from step {after.from_step + 1}: {how}", compared))
-    return found
+        said, made = f"attempt {after.number} has other code from step {after.from_step + 1}", after.upgrade
+        if (
+            made is None
+            or not made.accepted
+            or (old, new, made.to_step) != ({made.before}, {made.after}, after.from_step)
+        ):
+            yield CodeChange(text=f"{said}: not compared", increase=None)
+        else:
+            increase = made.high if made.verdict == "no worse" else 0.0
+            yield CodeChange(text=f"{said}: {made.in_words}", increase=increase)
 
 
 def _unclean(one: AttemptRecord) -> list[str]:

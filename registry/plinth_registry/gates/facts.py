@@ -26,12 +26,19 @@ class CheckResult(Frozen):
     detail: str
 
 
+class CodeChange(Frozen):
+    """Change of the code that trains, between two attempts of a run."""
+
+    text: str
+    increase: float | None = Field(description="Upper end of the loss increase in nats; None if it was not compared.")
+
+
 class CodeFacts(Frozen):
     """Code versions that the training used, as stated by the trainer at each start of the ranks."""
 
     commits: tuple[str, ...] = ()
     unclean: tuple[str, ...] = Field((), description="One sentence for each machine without a clean commit.")
-    uncompared: tuple[str, ...] = Field((), description="One sentence for each change of code without a comparison.")
+    changes: tuple[CodeChange, ...] = ()
 
 
 class SliceScore(Frozen):

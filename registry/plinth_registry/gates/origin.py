@@ -34,17 +34,19 @@ def signature(_: NoParams, evidence: Evidence) -> GateResult:
 def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
     """Require a complete ancestry down to the raw sources, and a statement signed by the training process. If the
     policy requires it, every machine must have trained from a clean commit, and every change of the code must have been
-    compared."""
+    compared, with at most a small increase of the loss."""
     found, known = _finding("lineage", evidence.lineage), evidence.code
-    if not (found.passed and (asked.clean_commit or asked.compared_code)):
+    limit = asked.max_code_increase
+    if not (found.passed and (asked.clean_commit or limit is not None)):
         return found
     if known is None or not (known.commits or known.unclean):
         return missing("lineage", "the code that the training used")
-    faults = (*known.unclean * asked.clean_commit, *known.uncompared * asked.compared_code)
-    clean = "; all machines ran at a clean commit" if asked.clean_commit else ""
-    compared = "; every change of code was compared" if asked.compared_code else ""
-    reason = "; ".join(faults) or f"{found.reason}{clean}{compared}"
-    return decided("lineage", not faults, reason, commits=list(known.commits))
+    faults, said = list(known.unclean * asked.clean_commit), found.reason
+    said += "; all machines ran at a clean commit" if asked.clean_commit else ""
+    if limit is not None:
+        faults += [one.text for one in known.changes if one.increase is None or one.increase > limit]
+        said += "; every change of code was compared"
+    return decided("lineage", not faults, "; ".join(faults) or said, commits=list(known.commits))
 
 
 def taint(_: NoParams, evidence: Evidence) -> GateResult:

@@ -57,8 +57,11 @@ class LineagePolicy(Frozen):
     clean_commit: bool = Field(
         False, description="Require every attempt to run at a clean git commit on every machine."
     )
-    compared_code: bool = Field(
-        False, description="Require an accepted comparison (`plinth run upgrade`) for every change of code in the run."
+    max_code_increase: float | None = Field(
+        None,
+        ge=0,
+        description="Require that every change of code in the run was compared (`plinth run upgrade`), and that the "
+        "95% interval of its loss increase ends at most here, in nats per token; 0 for equal bits or measured noise.",
     )
 
 

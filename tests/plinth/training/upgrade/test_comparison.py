@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from plinth.training.attempts import AttemptRecord, HostFacts
 from plinth.training.forensics.proof import COMPARED, GENERATORS, PARAMETERS
 from plinth.training.upgrade.comparison import judged
 from plinth.training.upgrade.record import MAX_INCREASE, CodeComparison
+from plinth_registry import trained
+from plinth_registry.gates.facts import CheckResult, Evidence
+from plinth_registry.gates.origin import lineage
+from plinth_registry.gates.settings import LineagePolicy
 
 
 def replay(differences: list[float]) -> dict[str, Any]:
@@ -103,3 +108,45 @@ def test_a_comparison_in_words() -> None:
     said = CodeComparison(**fields, verdict="worse", **measured)
     assert said.in_words == "worse over 32 steps: loss +0.012 (+0.01 to +0.015) nats, parameters up to 0.0003"
     assert not said.accepted
+
+
+def host(code: str) -> HostFacts:
+    return HostFacts(host="a", commit="c0ffee", dirty=False, code={"plinth": code}, python="3", system="s", cpus=1)
+
+
+def attempt(number: int, code: str, upgrade: CodeComparison | None = None, *, audit: bool = False) -> AttemptRecord:
+    fields: dict[str, Any] = {"run": "r", "key": "k", "config_sha256": "", "ranks": 1, "nodes": 1, "at": ""}
+    return AttemptRecord(
+        number=number, from_step=10 * (number - 1), hosts=(host(code),), audit=audit, upgrade=upgrade, **fields
+    )
+
+
+def comparison(**changes: Any) -> CodeComparison:
+    fields: dict[str, Any] = {"before": host("old").trains_with, "after": host("new").trains_with, "from_step": 4}
+    fields |= {"to_step": 20, "steps": 16, "verdict": "no worse", "difference": 1e-4, "low": 0.0, "high": 5e-4}
+    return CodeComparison(**fields | {"max_increase": 1.0, "evidence_sha256": "c"} | changes)
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "passed"),
+    [
+        (comparison(), True),
+        (comparison(verdict="bit-equal", difference=None, low=None, high=None), True),
+        (None, False),
+        (comparison(high=0.5), False),  # the user accepted more than the policy does
+        (comparison(verdict="worse"), False),
+        (comparison(after=host("another").trains_with), False),
+        (comparison(before=host("another").trains_with), False),
+        (comparison(to_step=16), False),  # the run went on after other steps
+    ],
+)
+def test_the_gate_requires_a_comparison_of_this_change(upgrade: CodeComparison | None, passed: bool) -> None:
+    began = attempt(1, "old"), attempt(2, "new", audit=True), attempt(3, "new", upgrade), attempt(4, "new")
+    evidence = Evidence.model_construct(lineage=CheckResult(holds=True, detail="complete"), code=trained.code(began))
+    for policy, expected in ((LineagePolicy(max_code_increase=1e-3), passed), (LineagePolicy(), True)):
+        found = lineage(policy, evidence)
+        assert found.passed is expected
+    if not passed:
+        assert (
+            "attempt 3 has other code from step 21" in lineage(LineagePolicy(max_code_increase=1e-3), evidence).reason
+        )

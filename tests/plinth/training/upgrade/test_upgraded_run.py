@@ -108,7 +108,7 @@ def test_code_that_repeats_the_steps_bit_for_bit_takes_over(ctx: Context, stoppe
     assert [(one.audit, one.upgrade is not None) for one in records] == [
         (False, False), (True, False), (False, True), (True, False),
     ]  # fmt: skip
-    assert trained.code(records).uncompared == ()
+    assert [one.increase for one in trained.code(records).changes] == [0.0]
     assert not stopped.directory.upgrade.exists()
 
     assert "trained by this code already" in upgrade(stopped, "--python", str(python))
@@ -138,7 +138,7 @@ def test_code_that_computes_otherwise_is_refused_and_the_old_code_goes_on(
     job.submit_or_find(ctx, stopped)
     assert job.follow(ctx, stopped).status == "finished"
     records = tuple(attempts.stated(one, "") for one in attempts.known(stopped.directory))
-    assert trained.code(records).uncompared == ()  # the code that was refused took no step of the run
+    assert trained.code(records).changes == ()  # the code that was refused took no step of the run
     assert not stopped.directory.upgrade.exists()
 
 
@@ -149,7 +149,8 @@ def test_a_change_of_code_without_a_comparison_is_named(ctx: Context, stopped: R
     environment.submitted(python, stopped, "--workspace", str(stopped.directory.workspace))
     assert job.follow(ctx, stopped).status == "finished"
     records = tuple(attempts.stated(one, "") for one in attempts.known(stopped.directory))
-    assert trained.code(records).uncompared == ("attempt 2 has other code from step 8: not compared",)
+    (change,) = trained.code(records).changes
+    assert (change.text, change.increase) == ("attempt 2 has other code from step 8: not compared", None)
 
 
 @pytest.mark.slow
