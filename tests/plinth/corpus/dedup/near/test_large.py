@@ -1,16 +1,20 @@
 """Large components in pieces: the bytes of one task, whatever the pieces; bounded memory; a run that is killed."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
+from plinth.corpus import sidecars
 from plinth.corpus.dedup import run_tree, sorted_runs
 from plinth.corpus.dedup.near import candidates, components, crowds, large, minhash, sample
+from plinth.corpus.dedup.near.linking import SETS, Links, Payload
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.storage.state import StepCache
 from plinth.storage.workspace import Workspace
@@ -62,7 +66,9 @@ def watch(patch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
     return tasks
 
 
-@settings(deadline=None, max_examples=8)
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@settings(deadline=None, max_examples=30)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 90),
@@ -71,7 +77,7 @@ def watch(patch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
     st.sampled_from([0, 20]),
     st.booleans(),
 )
-def test_pieces_give_the_bytes_of_one_task(
+def test_any_pieces_give_the_bytes_of_one_task(
     tmp_path_factory: Any, seed: int, partition_rows: int, span: int, verify: Any, key_bits: int, known: bool
 ) -> None:
     tools = Tools(Context(Workspace(tmp_path_factory.mktemp("pieces")).ensure()))
@@ -83,3 +89,83 @@ def test_pieces_give_the_bytes_of_one_task(
         if not known:  # or else the similarities of the first run are looked up
             patch.setattr(StepCache, "get", lambda cache, key: None)
         assert compared(corpus, partition_rows, span=span).digest == whole.digest
+
+
+@pytest.mark.parametrize(("known", "workers"), [(False, 0), (False, 2), (True, 0)])
+def test_pieces_crowds_and_a_cluster_that_exceeds_a_task_give_the_bytes_of_one_task(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, known: bool, workers: int
+) -> None:
+    if not workers:  # which import the modules anew
+        tiny_limits(monkeypatch)
+    corpus = linked(tiny, random.Random(1), 150)
+    whole = corpus.through_near()
+    assert workers or whole.stats["largest_cluster"] > 2 * large.CLUSTER_ROWS
+    monkeypatch.setattr(candidates, "KEY_BITS", 0)
+    if not known:  # or else the similarities of the first run are looked up
+        monkeypatch.setattr(StepCache, "get", lambda cache, key: None)
+    if workers:
+        with LocalEngine(workers) as tiny.ctx.engine:
+            assert compared(corpus, 45).digest == whole.digest
+        return
+    links, written = watch(monkeypatch, minhash, "_link"), watch(monkeypatch, large, "_members")
+    assert compared(corpus, 45).digest == whole.digest
+    pieces = [link.compared.piece for link in links]
+    assert sum(piece.crowd is not None for piece in pieces) > 4
+    assert sum(piece.is_partial and piece.crowd is None for piece in pieces) > 10
+    assert any(piece.without for piece in pieces)
+    assert {task.heavy for task in written} == {False, True}
+
+
+def pairs(ctx: Context, groups: Sequence[Sequence[int]], ids: Any, partition_rows: int) -> tuple[set[int], int]:
+    """Keys of the pairs that all pieces compare if no two documents are similar, and the number of pieces of crowds."""
+    rows = sorted((key, at) for key, group in enumerate(groups) for at in set(group))
+    key, at = np.array(rows, dtype=np.uint64).T
+    shared = candidates.write_shared(ctx.store, (key * np.uint64(2**58 + 12345)), at)
+    found = candidates.find(ctx, "test", [shared], len(ids), partition_rows, 64)
+    ranks = sidecars.Column.of(ctx.store, [sidecars.write(ctx.store, "ranks", ids)], "<u8", 3)
+    made, _, _ = crowds.pieces(ctx, "test", found, ranks, 2**60)
+    compared = set[int]()
+    for piece in made:
+        key, at = piece.read(ctx.store)
+        assert at.size <= 2 * max(partition_rows, 32) + crowds.NEIGHBOURS or not piece.is_partial
+        documents = np.unique(at)
+        high, low, _ = np.ascontiguousarray(ranks.take(ctx.store, documents).T)
+        links = Links(key, np.searchsorted(documents, at), high, low, 0.5, piece.all_pairs)
+        values = np.arange(1, documents.size + 1, dtype=np.uint64)
+        payload = Payload(np.arange(documents.size), np.ones(documents.size, np.int64), values)
+        compared |= set(links.walk(SETS, payload=payload)[0].tolist())
+    return compared, sum(piece.crowd is not None for piece in made)
+
+
+def assert_same_pairs(ctx: Context, sizes: Sequence[tuple[int, int]], partition_rows: int, key_bits: int) -> None:
+    """Groups of a few documents and crowds of many (sizes and seeds), which all have a document in common."""
+    groups = [[7, *random.Random(seed).sample(range(300), size)] for size, seed in sizes]
+    ids = np.random.default_rng(sizes[0][1]).integers(0, 2**63, (300, 3), dtype=np.uint64)
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_limits(patch)
+        patch.setattr(candidates, "KEY_BITS", key_bits)
+        whole, none = pairs(ctx, groups, ids, 10_000)
+        pieces, divided = pairs(ctx, groups, ids, partition_rows)
+    assert pieces == whole
+    assert none == 0
+    assert divided or max(sizes)[0] < 2 * max(partition_rows, 32)
+
+
+@pytest.mark.parametrize("key_bits", [0, 20])
+def test_pieces_compare_the_pairs_of_the_whole(tiny: Any, key_bits: int) -> None:
+    assert_same_pairs(tiny.ctx, [(5, 1), (33, 2), (250, 3), (90, 4)], 40, key_bits)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(2, 250), st.integers(0, 2**32)), min_size=1, max_size=6),
+    st.sampled_from([1, 33, 60, 100]),
+    st.sampled_from([0, 20]),
+)
+def test_any_pieces_compare_the_pairs_of_the_whole(
+    tmp_path_factory: Any, sizes: list[tuple[int, int]], partition_rows: int, key_bits: int
+) -> None:
+    ctx = Context(Workspace(tmp_path_factory.mktemp("pairs")).ensure())
+    assert_same_pairs(ctx, sizes, partition_rows, key_bits)
