@@ -16,6 +16,7 @@ compared.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,12 +28,12 @@ from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import components, linking
 from plinth.corpus.dedup.near.components import CHUNK_ROWS, SHARED, SHARED_COLUMNS, Components, read_members
 from plinth.corpus.dedup.near.linking import ALL_PAIRS
-from plinth.corpus.dedup.run_tree import Range, RangeReader, keyed, narrow, reduce
+from plinth.corpus.dedup.run_tree import Range, RangeReader, in_order, keyed, narrow, reduce
 from plinth.corpus.dedup.sorted_runs import END
 from plinth.corpus.sidecars import Column
 from plinth.records import Part, Step
 from plinth.storage.store import Store
-from plinth_text.arrays import U64, Bools
+from plinth_text.arrays import I64, U64, Bools
 
 VERSION = "3"
 #: Runs of (component, band key, document). In large components, the key of a group takes the component's place:
@@ -40,8 +41,9 @@ VERSION = "3"
 #: have the same first document, so they are adjacent.
 ROUTED, LARGE, KEY_BITS = "routed", 2**63, 20
 
-#: Documents or rows that are counted in a partition or piece, on average, to find where it ends.
-COUNTED = 32
+#: Runs of keys of `ROUTED`: those of documents or rows that are counted to find where partitions and pieces end, and
+#: the average number of these in a partition or piece.
+COUNTS, COUNTED = "counts", 32
 #: Maximum number of rows in a piece of a large component.
 PIECE_ROWS = 2**18
 
@@ -172,10 +174,8 @@ def write_shared(store: Store, key: U64, at: U64) -> Part:
     return sorted_runs.write(store, "shared.run", SHARED, [(at[order], key[order], first[order])], SHARED_COLUMNS)
 
 
-def _counted(
-    ctx: Context, asset: str, ranges: Sequence[tuple[int, int]], joined: Components, every: int
-) -> list[Part]:
-    """Return the components of some documents, one of `every`, as flat columns by range of documents."""
+def _counted(ctx: Context, asset: str, ranges: Sequence[tuple[int, int]], joined: Components, every: int) -> list[Part]:
+    """Return the components of some documents, one of `every`, as sorted runs of `COUNTS`."""
     step = Step(name=f"{asset}/count", version=VERSION, params={"every": every})
     items = [
         Item((f"{low}-{high}", mine.blob.sha256), _Count(low, high, mine, every), mine.rows)
@@ -195,7 +195,11 @@ class _Count:
 def _count(store: Store, task: _Count) -> tuple[Part, ...]:
     document, component = read_members(store, [task.members], task.low, task.high)
     chosen = linking.ends(document, document) % np.uint64(task.every) == 0
-    return (sidecars.write(store, "counted.flat", component[chosen]),)
+    return (_write_counts(store, component[chosen]),)
+
+
+def _write_counts(store: Store, key: U64) -> Part:
+    return sorted_runs.write(store, "counts.run", COUNTS, [(np.sort(key),)], 1)
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,7 @@ def _route(store: Store, task: _Route) -> tuple[Part, ...]:
                     waiting, held = [], 0
     if held:
         made.append(_write_routed(store, waiting))
-    return sidecars.write(store, "counted.flat", np.concatenate(counted)), *made
+    return _write_counts(store, np.concatenate(counted)), *made
 
 
 def _group_key(first: U64, key: U64) -> U64:
@@ -253,11 +257,11 @@ def _divided(ctx: Context, asset: str, counted: Sequence[Part], rows: int) -> tu
     have more.
 
     Args:
-        counted: keys of some rows, one of `rows // COUNTED`, or all rows if there are fewer.
+        counted: sorted runs of `COUNTS`, with one of `rows // COUNTED` rows, or all rows if there are fewer.
     """
     step = Step(name=f"{asset}/partitions", version=VERSION)
-    task = _Divide(tuple(counted), rows // max(1, rows // COUNTED))
-    item = Item((keyed(counted), str(task.limit)), task)
+    task = _Divide(narrow(ctx, COUNTS, 1, counted, f"{asset} partitions"), rows // max(1, rows // COUNTED))
+    item = Item((keyed(task.counted), str(task.limit)), task)
     bounds, above = run_items(ctx, step, _divide, [item], label=f"{asset} partitions")[0]
     return sidecars.open_flat(ctx.store, bounds, "<u8").tolist(), above
 
@@ -269,17 +273,31 @@ class _Divide:
 
 
 def _divide(store: Store, task: _Divide) -> tuple[Part, ...]:
-    columns = [sidecars.open_flat(store, part, "<u8") for part in task.counted]
-    key, sizes = np.unique(np.concatenate([np.empty(0, np.uint64), *columns]), return_counts=True)
-    above = sizes > task.limit
-    within, ends = key[~above], np.cumsum(sizes[~above])
-    starts, at = list[int](), 0
-    while at < within.size:
-        before = int(ends[at - 1]) if at else 0
-        at = int(np.searchsorted(ends, before + task.limit, side="right"))
-        starts.append(at)
-    bounds = within[starts[:-1]]
-    return sidecars.write(store, "bounds.flat", bounds), sidecars.write(store, "above.flat", key[above])
+    bounds, above, held = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], 0
+    for key, sizes in _counts(store, task.counted):
+        above.append(key[sizes > task.limit])
+        key, sizes = key[sizes <= task.limit], sizes[sizes <= task.limit]
+        ends, base = np.append(held, held + np.cumsum(sizes)), 0
+        while ends[-1] - base > task.limit:
+            at = int(np.searchsorted(ends, base + task.limit, side="right"))  # the first that is too many
+            bounds.append(key[at - 1 : at])
+            base = int(ends[at - 1])
+        held = int(ends[-1]) - base
+    return tuple(sidecars.write(store, "keys.flat", np.concatenate(keys)) for keys in (bounds, above))
+
+
+def _counts(store: Store, parts: Sequence[Part]) -> Iterator[tuple[U64, I64]]:
+    """Yield all keys in ascending order with their numbers of rows, many at a time."""
+    key, sizes = np.empty(0, np.uint64), np.empty(0, np.int64)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, part, COUNTS)) for part in parts]
+        for (chunk,) in in_order(opened, CHUNK_ROWS):
+            own, counts = np.unique(chunk, return_counts=True)
+            key, place = np.unique(np.concatenate([key, own]), return_inverse=True)
+            sizes = np.bincount(place, np.concatenate([sizes, counts]), key.size).astype(np.int64)
+            yield key[:-1], sizes[:-1]  # the next chunk may have more rows of the last key
+            key, sizes = key[-1:], sizes[-1:]
+    yield key, sizes
 
 
 def read_routed(store: Store, routed: Sequence[Part], low: int, high: int) -> tuple[U64, U64]:

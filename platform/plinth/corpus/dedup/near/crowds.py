@@ -161,9 +161,11 @@ def _ordered(
     ]
     made = run_items(ctx, step, _order, items, label=f"{asset} crowds")
     runs = narrow(ctx, CROWD, 2, [part for parts in made for part in parts[2:]], f"{asset} crowds")
-    smallest = [sidecars.open_flat(ctx.store, parts[0], "<u8", 3).tolist() for parts in made]
-    by_crowd = [smallest[at : at + len(found.routed)] for at in range(0, len(smallest), max(1, len(found.routed)))]
-    return runs, [parts[1] for parts in made if parts[1].rows], [min(sum(rows, []))[2] for rows in by_crowd]
+    least: dict[int, list[int]] = {}
+    for task, parts in zip(tasks, made, strict=True):
+        for ids in sidecars.open_flat(ctx.store, parts[0], "<u8", 3).tolist():
+            least[task.number] = min(ids, least.get(task.number, ids))
+    return runs, [parts[1] for parts in made if parts[1].rows], [least[number][2] for number in range(len(crowds))]
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ import numpy as np
 
 from plinth.compute.context import Context, Item, run_items
 from plinth.corpus.dedup import clusters, sorted_runs
-from plinth.corpus.dedup.near import components, linking, sample
+from plinth.corpus.dedup.near import components, sample
 from plinth.corpus.dedup.near.candidates import CandidatePairs
 from plinth.corpus.dedup.near.components import CHUNK_ROWS, SHARED, SHARED_COLUMNS, read_members
 from plinth.corpus.dedup.near.linking import Links
-from plinth.corpus.dedup.run_tree import keyed, narrow, pieces
+from plinth.corpus.dedup.run_tree import in_order, keyed, narrow, pieces
 from plinth.corpus.sidecars import Column
 from plinth.records import Part, Step
 from plinth.storage.store import Store
@@ -143,19 +143,16 @@ class _Draw:
 
 
 def _draw(store: Store, task: _Draw) -> tuple[Part, ...]:
-    key, at = _rows(store, task.near)
-    documents = np.unique(at)
-    ids = task.ranks.take(store, documents)[:, :2]
-    drawn = documents[linking.ends(*np.ascontiguousarray(ids.T)) < np.uint64(task.below)]
+    key, at = _surroundings(store, task)
+    links, documents = _links(store, task.ranks, key, at, np.unique(at))
+    drawn = documents[links.hashes < np.uint64(task.below)]
     cluster_of = _clusters_of(store, task.members, documents)
     kept_of = _kept(store, task.members, {cluster_of[one] for one in drawn.tolist() if one in cluster_of})
     kept = np.array(sorted(kept_of.values()), dtype=np.uint64)
     own = np.unique(key[np.isin(at, drawn)])
     columns = [(key, at), *_keys_of(store, task.shared, kept, own)]
     key, at = np.unique(np.concatenate([np.stack(one) for one in columns], axis=1), axis=1)
-    documents = np.unique(np.concatenate([at, kept]))
-    high, low, _ = np.ascontiguousarray(task.ranks.take(store, documents).T)
-    links = Links(key, np.searchsorted(documents, at), high, low, 0.0)
+    links, documents = _links(store, task.ranks, key, at, np.unique(np.concatenate([at, kept])))
     cluster_of |= {number: cluster for cluster, number in kept_of.items()}
     clusters_in_order = [cluster_of.get(one, (one,)) for one in documents.tolist()]
     numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters_in_order))}
@@ -167,14 +164,22 @@ def _draw(store: Store, task: _Draw) -> tuple[Part, ...]:
     return (sample.draw(links, documents, survivor, task.below, None).write(store),)
 
 
-def _rows(store: Store, near: Sequence[Part]) -> tuple[U64, U64]:
+def _surroundings(store: Store, task: _Draw) -> tuple[U64, U64]:
+    """Return band keys and documents of the groups that have a drawn document, and of crowds only some documents."""
     found = [(np.empty(0, np.uint64), np.empty(0, np.uint64))]
-    for part in near:
-        with sorted_runs.SortedRun(store, part, sample.SURROUNDINGS) as opened:
-            key, at = opened.all()
-        found.append((key, at))
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, part, sample.SURROUNDINGS)) for part in task.near]
+        for key, at in in_order(opened, CHUNK_ROWS):
+            links, documents = _links(store, task.ranks, key, at, np.unique(at))
+            key, node = sample.surroundings(links, task.below)
+            found.append((key, documents[node]))
     key, at = (np.concatenate(column) for column in zip(*found, strict=True))
     return key, at
+
+
+def _links(store: Store, ranks: Column, key: U64, at: U64, documents: U64) -> tuple[Links, U64]:
+    high, low, _ = np.ascontiguousarray(ranks.take(store, documents).T)
+    return Links(key, np.searchsorted(documents, at), high, low, 0.0), documents
 
 
 #: Cluster by the two halves of its id.

@@ -296,9 +296,9 @@ class Links:
             self._refused = _grown(self._refused, held + most)
             found_pairs, found_values = _longer(found_pairs, found + most), _longer(found_values, found + most)
             group, held, found = walk(
-                what, self.all_pairs, group, self.bounds, self.key, self.node, self.low, self.hashes, self._least, self.parent,
-                self.needed, self._refused, held, pairs, values, payload.start, payload.size, *views, payload.minima,
-                limit, order, found_pairs, found_values, found,
+                what, self.all_pairs, group, self.bounds, self.key, self.node, self.low, self.hashes, self._least,
+                self.parent, self.needed, self._refused, held, pairs, values, payload.start, payload.size, *views,
+                payload.minima, limit, order, found_pairs, found_values, found,
             )  # fmt: skip
         return found_pairs[:found], found_values[:found]
 
@@ -331,8 +331,8 @@ def move_values(table: U64, larger: U64) -> None:
 @compiled
 def walk(
     what: int, all_pairs: int, group: int, bounds: I64, key: U64, node: I64, low: U64, ends: U64, least: I64,
-    parent: I64, needed: Bools, refused: U64, held: int, pairs: U64, values: U64, start: I64, size: I64, data: U64, halves: U32,
-    shorts: I16, minima: int, limit: float, order: I64, found_pairs: U64, found_values: U64, found: int,
+    parent: I64, needed: Bools, refused: U64, held: int, pairs: U64, values: U64, start: I64, size: I64, data: U64,
+    halves: U32, shorts: I16, minima: int, limit: float, order: I64, found_pairs: U64, found_values: U64, found: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Visit the pairs of each group, beginning with group number `group`, until the tables have no room for all pairs
     of the next group.

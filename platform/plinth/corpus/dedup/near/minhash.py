@@ -308,9 +308,7 @@ def _compare(
     return linked
 
 
-def _needed(
-    ctx: Context, tasks: Sequence[_Compared], digest: str, key: str, layout: SlotNumbers
-) -> list[Part]:
+def _needed(ctx: Context, tasks: Sequence[_Compared], digest: str, key: str, layout: SlotNumbers) -> list[Part]:
     step = Step(name="dedup/minhash/plan", version=VERIFY_VERSION)
     items = [Item((*task.key, *(task.known.keys if task.known else ()), digest, key), task) for task in tasks]
     made = [parts[0] for parts in run_items(ctx, step, _plan, items, label="dedup/minhash plan")]
