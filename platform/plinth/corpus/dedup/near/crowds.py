@@ -11,7 +11,6 @@ Each document of a crowd is paired with the next `NEIGHBOURS` in an order keyed 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,17 +78,20 @@ class Piece:
         return key[kept], at[kept]
 
     def _read_crowd(self, store: Store, key: int, least: int, end: int) -> tuple[U64, U64]:
-        with ExitStack() as stack:
-            opened = [stack.enter_context(sorted_runs.SortedRun(store, part, CROWD)) for part in self.runs]
-            found = [one.slice(self.low, self.high)[1] for one in opened]
-            ahead, high, width = 0, self.high, 1 + (self.high - self.low >> 8)
-            while ahead < NEIGHBOURS and high < end:
-                low, high, width = high, min(end, high + width), 2 * width
-                more = [one.slice(low, high)[1] for one in opened]
-                ahead += sum(one.size for one in more)
-                found += more
-        at = np.unique(np.concatenate([*found, np.array([least], dtype=np.uint64)]))
+        found = [np.array([least], dtype=np.uint64), *self._documents(store, self.low, self.high)]
+        ahead, high, width = 0, self.high, 1 + (self.high - self.low >> 8)
+        while ahead < NEIGHBOURS and high < end:
+            low, high, width = high, min(end, high + width), 2 * width
+            more = list(self._documents(store, low, high))
+            ahead += sum(one.size for one in more)
+            found += more
+        at = np.unique(np.concatenate(found))
         return np.full(at.size, key, dtype=np.uint64), at
+
+    def _documents(self, store: Store, low: int, high: int) -> Iterator[U64]:
+        for part in self.runs:  # one after the other: the footers of all are more than a task should hold
+            with sorted_runs.SortedRun(store, part, CROWD) as opened:
+                yield opened.slice(low, high)[1]
 
 
 def pieces(

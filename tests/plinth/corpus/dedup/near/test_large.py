@@ -1,7 +1,11 @@
 """Large components in pieces: the bytes of one task, whatever the pieces; bounded memory; a run that is killed."""
 
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +17,14 @@ from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import run_tree, sorted_runs
-from plinth.corpus.dedup.near import candidates, components, crowds, large, minhash, sample
+from plinth.corpus.dedup.near import candidates, components, crowds, large, minhash, payloads, sample
 from plinth.corpus.dedup.near.linking import SETS, Links, Payload
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.storage.state import StepCache
 from plinth.storage.workspace import Workspace
 
 from ...conftest import Corpus, Tools
+from ..test_exact import rows_in_memory
 
 #: Many bands of few rows: documents that share a template share keys.
 DEDUP = Dedup(minhash=MinHash(bands=30, rows=2, threshold=0.7))
@@ -52,8 +57,8 @@ def tiny_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run_tree, "MERGE_ROWS", 16)
     patch.setattr(run_tree, "CHUNK_ROWS", 16)
     patch.setattr(components, "CHUNK_ROWS", 64)
-    patch.setattr(crowds, "CHUNK_ROWS", 16)
-    patch.setattr(large, "CHUNK_ROWS", 16)
+    for module in (candidates, crowds, large, payloads):
+        patch.setattr(module, "CHUNK_ROWS", 16)
     patch.setattr(candidates, "ROUTE_ROWS", 200)
     patch.setattr(large, "CLUSTER_ROWS", 16)
     patch.setattr(sample, "POOL", 40)
@@ -114,6 +119,74 @@ def test_pieces_crowds_and_a_cluster_that_exceeds_a_task_give_the_bytes_of_one_t
     assert sum(piece.is_partial and piece.crowd is None for piece in pieces) > 10
     assert any(piece.without for piece in pieces)
     assert {task.heavy for task in written} == {False, True}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_the_size_of_a_component_does_not_decide_how_much_a_task_holds(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, tasks = [], [(minhash, "_link"), (large, "_members"), (large, "_rank"), (large, "_draw"), (crowds, "_weigh")]
+    tasks += [(crowds, "_order"), (candidates, "_divide"), (components, "_fold"), (run_tree, "_merge_level")]
+    for documents in (50, 200):
+        with monkeypatch.context() as patch:
+            tiny_limits(patch)
+            corpus = linked(tiny, random.Random(2), documents)
+            corpus.through_near()
+            patch.setattr(StepCache, "get", lambda cache, key: None)
+            rows = rows_in_memory(patch, *tasks)
+            made = compared(corpus, 35, span=20)
+        assert made.digest == corpus.near.digest
+        assert made.stats["largest_cluster"] >= documents // 4
+        assert made.stats["candidates"] > 0.9 * documents
+        most.append(max(rows))
+    assert max(most) <= 12 * 40  # pairs that a piece compares; one task would compare thousands
+
+
+SCRIPT = """
+import os, random, signal, sys
+from pathlib import Path
+import tests.plinth.corpus.dedup.near.test_large as test
+from plinth.compute import context
+
+ran, kill_at = [0], int(sys.argv[2])
+original = context.measured
+
+def measured(fn, store, task):
+    ran[0] += 1
+    if ran[0] == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(fn, store, task)
+
+tools = test.Tools(test.Context(test.Workspace(Path(sys.argv[1])).ensure()))
+corpus = test.linked(tools, random.Random(3), 100)
+corpus.through_exact()
+for bucket, documents in corpus.documents.items():
+    made = test.minhash.signatures(tools.ctx, bucket, corpus.dedup.minhash, documents)
+    corpus.__dict__.setdefault("signatures", {})[bucket] = made
+context.measured = measured
+print(ran[0], test.compared(corpus, 40).digest, ran[0])
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_process_that_is_killed_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    def run(workspace: str, kill_at: int) -> Any:
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path / workspace), str(kill_at)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[5])
+
+    _, digest, total = run("whole", 0).stdout.split()
+    done, kills = None, 0
+    while done is None:
+        killed = run("killed", int(total) // 6)  # tasks that were done are not repeated, so six times are enough
+        if killed.returncode:
+            assert killed.returncode == -signal.SIGKILL
+            kills += 1
+        else:
+            done = killed.stdout.split()
+    assert done[1] == digest
+    assert 5 <= kills <= 7
 
 
 def pairs(ctx: Context, groups: Sequence[Sequence[int]], ids: Any, partition_rows: int) -> tuple[set[int], int]:
