@@ -37,7 +37,7 @@ SHARE = 16
 
 
 @dataclass(frozen=True)
-class Piece:
+class CandidatePiece:
     """Rows that one task compares: those with a key in [low, high) in `runs`.
 
     Args:
@@ -96,7 +96,7 @@ class Piece:
 
 def pieces(
     ctx: Context, asset: str, found: CandidatePairs, ranks: Column, below: int
-) -> tuple[list[Piece], list[Part], str]:
+) -> tuple[list[CandidatePiece], list[Part], str]:
     """Return all pieces of the candidates, rows of crowds from which the accuracy of removal is measured, and a digest
     of the rows of all pieces.
 
@@ -105,7 +105,7 @@ def pieces(
         ranks: ids and ranks of documents, from `clusters.build`.
         below: hash below which a document is drawn to measure accuracy (`sample.limit`).
     """
-    made = [Piece(found.routed, low, high) for low, high in (*found.partitions, *found.pieces)]
+    made = [CandidatePiece(found.routed, low, high) for low, high in (*found.partitions, *found.pieces)]
     most, crowds = max(ALL_PAIRS, found.piece_rows // SHARE), list[tuple[int, int, int]]()
     step, key = Step(name=f"{asset}/weigh", version=VERSION, params={"most": most}), keyed(found.routed)
     items = [Item((str(code), key), _Weigh(found.routed, code, most)) for code in found.crowded]
@@ -113,13 +113,13 @@ def pieces(
         weighed = sidecars.open_flat(ctx.store, part, "<u8", 2).tolist()
         crowds += [(code, band, rows) for band, rows in weighed]
         if part.stats["others"]:
-            made.append(Piece(found.routed, code, code + 1, tuple(band for band, _ in weighed)))
+            made.append(CandidatePiece(found.routed, code, code + 1, tuple(band for band, _ in weighed)))
     runs, drawn, least = _ordered(ctx, asset, found, crowds, ranks, below)
     for number, ((_, band, rows), smallest) in enumerate(zip(crowds, least, strict=True)):
         count, end = -(-rows // found.piece_rows), number + 1 << PLACE_BITS
         bounds = [(number << PLACE_BITS) + (i << PLACE_BITS) // count for i in range(count)]
         made += [
-            Piece(runs, low, high, crowd=(band, smallest, end))
+            CandidatePiece(runs, low, high, crowd=(band, smallest, end))
             for low, high in zip(bounds, [*bounds[1:], end], strict=True)
         ]
     return made, drawn, keyed((*found.routed, *runs))

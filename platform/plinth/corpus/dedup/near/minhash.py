@@ -26,7 +26,7 @@ from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, sorted_runs
 from plinth.corpus.dedup.near import accuracy, candidates, components, crowds, index, large, linking, payloads, sample
 from plinth.corpus.dedup.near.candidates import LARGE, PIECE_ROWS, CandidatePairs
-from plinth.corpus.dedup.near.crowds import Piece
+from plinth.corpus.dedup.near.crowds import CandidatePiece
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, SIMILARITIES, KnownSimilarities, Links
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.corpus.dedup.run_tree import RangeReader, keyed
@@ -317,7 +317,7 @@ def _needed(ctx: Context, tasks: Sequence[_Compared], digest: str, key: str, lay
 
 @dataclass(frozen=True)
 class _Compared:
-    piece: Piece
+    piece: CandidatePiece
     ranks: Column
     threshold: float
     known: KnownSimilarities | None = None
