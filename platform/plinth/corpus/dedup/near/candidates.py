@@ -225,10 +225,12 @@ def _route(store: Store, task: _Route) -> tuple[Part, ...]:
         with sorted_runs.SortedRun(store, part, SHARED) as opened:
             for at, key, first in opened.chunks(CHUNK_ROWS, task.low, task.high):
                 local = at - np.uint64(task.low)
-                group = _group_key(first, key)
-                chosen = large[local] & (linking.ends(key, at) % np.uint64(task.every) == 0)
-                counted.append(group[chosen])
-                waiting.append((np.where(large[local], group, of[local]), key, at))
+                routed, mine = of[local], np.flatnonzero(large[local])
+                if mine.size:
+                    routed[mine] = _group_key(first[mine], key[mine])
+                    chosen = linking.ends(key[mine], at[mine]) % np.uint64(task.every) == 0
+                    counted.append(routed[mine][chosen])
+                waiting.append((routed, key, at))
                 held += at.size
                 if held >= ROUTE_ROWS:
                     made.append(_write_routed(store, waiting))

@@ -1,7 +1,7 @@
 """Pieces of candidates that one task compares, and the crowds of large components, divided into such pieces.
 
     weigh    per group that is larger than a piece: its band keys, and the number of documents of each
-    order    per band key of these and sorted run: the documents, sorted by their places in the order of the crowd
+    order    per band key of these and a few sorted runs: the documents, sorted by their places in the crowd's order
     read     a piece of a crowd: a range of places, the next documents, and the document with the smallest id
 
 Each document of a crowd is paired with the next `NEIGHBOURS` in an order keyed by id and band, and with the smallest id
@@ -34,6 +34,8 @@ VERSION = "1"
 CROWD, PLACE_BITS = "crowd", 36
 #: Groups with more than this share of a piece are divided if they are adjacent to a crowd.
 SHARE = 16
+#: Documents of a crowd that a task sorts into its order, unless there are too few sorted runs.
+ORDER_ROWS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -153,14 +155,11 @@ def _ordered(
     """Return the documents of all crowds as a few sorted runs of `CROWD`, rows from which accuracy is measured, and the
     document with the smallest id of each crowd."""
     step = Step(name=f"{asset}/crowds", version=VERSION, params={"below": str(below)})
-    tasks = [
-        _Order(part, code, band, number, ranks, below)
-        for number, (code, band, _) in enumerate(crowds)
-        for part in found.routed
-    ]
-    items = [
-        Item((f"{task.code}-{task.band}-{task.number}", task.routed.blob.sha256, ranks.key), task) for task in tasks
-    ]
+    tasks = list[_Order]()
+    for number, (code, band, rows) in enumerate(crowds):
+        count = min(len(found.routed), -(-rows // ORDER_ROWS))
+        tasks += [_Order(found.routed[i::count], code, band, number, ranks, below) for i in range(count)]
+    items = [Item((f"{task.code}-{task.band}-{task.number}", keyed(task.routed), ranks.key), task) for task in tasks]
     made = run_items(ctx, step, _order, items, label=f"{asset} crowds")
     runs = narrow(ctx, CROWD, 2, [part for parts in made for part in parts[2:]], f"{asset} crowds")
     least: dict[int, list[int]] = {}
@@ -172,7 +171,7 @@ def _ordered(
 
 @dataclass(frozen=True)
 class _Order:
-    routed: Part
+    routed: tuple[Part, ...]
     code: int
     band: int
     number: int
@@ -201,11 +200,12 @@ def _order(store: Store, task: _Order) -> tuple[Part, ...]:
 
 
 def _documents(store: Store, task: _Order) -> Iterator[U64]:
-    """Yield the documents of a crowd in a sorted run, in ascending order a few at a time."""
-    with sorted_runs.SortedRun(store, task.routed, ROUTED) as opened:
-        for _, key, at in opened.chunks(CHUNK_ROWS, task.code, task.code + 1):
-            if (mine := at[key == np.uint64(task.band)]).size:
-                yield np.sort(mine)
+    """Yield the documents of a crowd in some sorted runs, some of them at a time, in ascending order."""
+    for part in task.routed:
+        with sorted_runs.SortedRun(store, part, ROUTED) as opened:
+            for _, key, at in opened.chunks(CHUNK_ROWS, task.code, task.code + 1):
+                if (mine := at[key == np.uint64(task.band)]).size:
+                    yield np.sort(mine)
 
 
 @compiled

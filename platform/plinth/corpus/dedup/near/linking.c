@@ -91,8 +91,8 @@ KERNEL void crowd_places(u64_in low, uint64_t key, u64_out out) {
 
    `order` is scratch, as long as the largest group. */
 KERNEL int64_t walk(
-    int64_t what, int64_t all_pairs, int64_t group, i64_in bounds, u64_in key, i64_in node, u64_in low, u64_in ends, i64_in least,
-    i64_out parent, bool_out needed, u64_out refused, int64_t held, u64_in pairs, u64_in values, i64_in start,
+    int64_t what, int64_t all_pairs, int64_t group, i64_in bounds, u64_in key, i64_in node, u64_in low, u64_in ends,
+    i64_in least, i64_out parent, bool_out needed, u64_out refused, int64_t held, u64_in pairs, u64_in values, i64_in start,
     i64_in size, u64_in data, u32_in halves, i16_in shorts, int64_t minima, double limit, i64_out order,
     u64_out found_pairs, u64_out found_values, int64_t found, int64_t *now_held, int64_t *now_found
 ) {

@@ -61,6 +61,7 @@ def tiny_limits(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "CHUNK_ROWS", 16)
     patch.setattr(candidates, "ROUTE_ROWS", 200)
     patch.setattr(large, "CLUSTER_ROWS", 16)
+    patch.setattr(crowds, "ORDER_ROWS", 30)
     patch.setattr(sample, "POOL", 40)
 
 
