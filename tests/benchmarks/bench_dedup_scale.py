@@ -6,6 +6,10 @@ tree, masks, ranks, groups, components, verification, clusters and sidecars. Tab
 along the way, so a hundred million documents need about 20 GB. Each size is measured in a process of its own.
 
     python tests/benchmarks/bench_dedup_scale.py [--sizes 1000000 12500000 25000000 50000000 100000000] [--workers 2]
+    python tests/benchmarks/bench_dedup_scale.py --connected --sizes 1000000 2000000 4000000 8000000
+
+With `--connected`, all documents share one band key, and a tenth of them are near duplicates of each other: one
+component with a crowd of all documents and a cluster of a tenth of them.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.compute.engine import LocalEngine
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, run_tree, sorted_runs
-from plinth.corpus.dedup.near import candidates, components, index, linking, minhash
+from plinth.corpus.dedup.near import candidates, components, crowds, index, large, linking, minhash, payloads
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import DOCUMENT_SCHEMA, write_table
@@ -44,11 +48,12 @@ PARAMS = Dedup(minhash=MinHash(bands=4, rows=4, verify="signature"), keep="small
 WIDTH = PARAMS.minhash.bands * PARAMS.minhash.rows
 PART_ROWS, BUCKET = 500_000, bench_dedup.BUCKET
 RESULTS = Path(__file__).parent / "results" / "dedup_scale.json"
+CONNECTED = RESULTS.with_name("dedup_connected.json")
 #: Steps whose tables are deleted when a later step begins, unless that step reads them.
 OBSOLETE = {
     "dedup/minhash/groups": ("bench/bands", "dedup/mask", "dedup/rank"),
     "dedup/minhash/components": ("bench/bands", "dedup/merge", "dedup/minhash/groups"),
-    "dedup/minhash/partitions": ("dedup/narrow shared keys", "dedup/minhash/groups", "dedup/minhash/components/answer"),
+    "dedup/minhash/partitions": ("dedup/minhash/groups", "dedup/minhash/components/answer"),
     "dedup/minhash/link": ("dedup/minhash/signature", "dedup/minhash/components"),
     "dedup/gather": ("dedup/minhash/sets", "dedup/minhash/signature", "dedup/minhash/route", "dedup/narrow routed"),
 }
@@ -61,11 +66,16 @@ class Made:
     first: int
     count: int
     total: int
+    connected: bool = False
 
     def signatures(self) -> Any:
         stride = bench_dedup._stride(self.total)
         grouped = int(self.total * bench_dedup.CLUSTERED) // bench_dedup.MEMBERS
-        return bench_dedup.synthetic(self.first, self.count, grouped, stride, self.total, WIDTH)
+        made = bench_dedup.synthetic(self.first, self.count, grouped, stride, self.total, WIDTH)
+        if self.connected:
+            made[:, : PARAMS.minhash.rows] = 1
+            made[-self.first % 10 :: 10, : WIDTH - 1] = 1
+        return made
 
 
 def write_documents(store: Store, task: Made) -> tuple[Part, ...]:
@@ -80,7 +90,7 @@ def write_documents(store: Store, task: Made) -> tuple[Part, ...]:
     columns["source_bytes"] = pa.repeat(pa.scalar(0, pa.int64()), count)
     name = f"part-{task.first // PART_ROWS:05d}.parquet"
     documents = write_table(store, name, pa.table(columns).select(DOCUMENT_SCHEMA.names))
-    documents = documents.model_copy(update={"stats": {"first": task.first, "total": task.total}})
+    documents = documents.model_copy(update={"stats": vars(task)})
     kept = pa.table({"survivor": pa.repeat(True, count), "text_bytes": pa.repeat(pa.scalar(0, pa.int64()), count)})
     return documents, write_table(store, name, kept)
 
@@ -95,14 +105,14 @@ def write_bands(store: Store, task: Made) -> tuple[Part, ...]:
 
 
 def values(store: Store, part: Part, rows: Any) -> Iterator[Any]:
-    """Signatures of some rows of a part of documents, as `candidates.values_of` reads them."""
-    made = Made(int(part.stats["first"]), part.rows, int(part.stats["total"]))
+    """Signatures of some rows of a part of documents, as `payloads.values_of` reads them."""
+    made = Made(**part.stats)
     yield from np.ascontiguousarray(made.signatures()[rows]).view(np.uint64)
 
 
 def bands(ctx: Context, params: MinHash, places: Sequence[sidecars.Slot]) -> list[run_tree.Branch]:
     """The index of all documents, in place of `index.bands`."""
-    made = [Made(s.documents.stats["first"], s.documents.rows, s.documents.stats["total"]) for s in places]
+    made = [Made(**slot.documents.stats) for slot in places]
     items = [Item((str(one),), one, one.count) for one in made]
     leaves = [parts[0] for parts in run_items(ctx, Step(name="bench/bands", version="1"), write_bands, items, label="")]
     return run_tree.tree(ctx, index.BANDS, 2, leaves)
@@ -157,11 +167,11 @@ class Frugal:
         return made
 
 
-def measure(folder: Path, total: int, workers: int) -> dict[str, Any]:
+def measure(folder: Path, total: int, workers: int, connected: bool) -> dict[str, Any]:
     """CPU seconds by step and peak memory of the stage."""
     with LocalEngine(workers) as engine:
         ctx = Context(Workspace(folder).ensure(), engine=engine)
-        tasks = [Made(first, min(PART_ROWS, total - first), total) for first in range(0, total, PART_ROWS)]
+        tasks = [Made(first, min(PART_ROWS, total - first), total, connected) for first in range(0, total, PART_ROWS)]
         items = [Item((str(task),), task, task.count) for task in tasks]
         step = Step(name="bench/documents", version="1")
         made = run_items(ctx, step, write_documents, items, label="")
@@ -170,9 +180,9 @@ def measure(folder: Path, total: int, workers: int) -> dict[str, Any]:
         before = manifest(exact.ASSET, step, {}, kept, {"considered": total, "considered_bytes": total})
     ctx.costs.clear()
     frugal = Frugal(folder)
-    for module in (candidates, clusters, components, linking, minhash, run_tree, sidecars):
+    for module in (candidates, clusters, components, crowds, large, linking, minhash, payloads, run_tree, sidecars):
         module.run_items = frugal  # type: ignore[attr-defined]
-    index.bands, candidates.values_of = bands, lambda params: values  # type: ignore[assignment]
+    index.bands, payloads.values_of = bands, lambda params: values  # type: ignore[assignment]
     exact.text_lengths = lambda ctx, places: [slot.documents for slot in places]  # type: ignore[assignment]
     with LocalEngine(workers) as engine:
         ctx = replace(ctx, engine=engine)
@@ -208,23 +218,26 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=sizes)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--workspace", type=Path, help="a folder with room; by default a temporary one")
+    parser.add_argument("--connected", action="store_true", help="all documents in one component")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measure(options.measure, options.sizes[0], options.workers)))
+        print(json.dumps(measure(options.measure, options.sizes[0], options.workers, options.connected)))
         return
-    found: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    results = CONNECTED if options.connected else RESULTS
+    found: list[dict[str, Any]] = json.loads(results.read_text()) if results.exists() else []
     here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     for size in options.sizes:
         with tempfile.TemporaryDirectory(dir=options.workspace) as folder:
             command = [sys.executable, "-c", "import bench_dedup_scale; bench_dedup_scale.main()"]
             command += ["--measure", folder, "--sizes", str(size), "--workers", str(options.workers)]
+            command += ["--connected"] * options.connected
             environment = {**os.environ, "PYTHONPATH": here}
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
         row = json.loads(done.stdout.splitlines()[-1])
         print(json.dumps(row), flush=True)
         found = sorted([row, *(one for one in found if one["documents"] != size)], key=lambda one: one["documents"])
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        results.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -219,9 +219,10 @@ EXTRACT_MEGABYTES_S = 8.0
 DIGEST_MEGABYTES_S, COMPRESSED = 249.0, 0.25
 #: zstd Parquet of documents, bytes per byte of text.
 PARQUET = 0.25
-#: Bytes that the largest task holds (0.7 GB in `bench_dedup.py`; the shingle sets of a part of 256 MB take up to 1 GB),
-#: and bytes of every document: the footer of the largest branch of the index of near duplicates. It has up to 40%
-#: of the corpus, 14 keys a document, and 12 bytes for 4,096 keys.
+#: Bytes that the largest task holds (0.7 GB in `bench_dedup.py`, and for any number of connected documents in
+#: `bench_dedup_scale.py --connected`; the shingle sets of a part of 256 MB take up to 1 GB), and bytes of every
+#: document: the footer of the largest branch of the index of near duplicates. It has up to 40% of the corpus, 14 keys
+#: a document, and 12 bytes for 4,096 keys.
 LARGEST_TASK_BYTES, FOOTER_BYTES = 1.0e9, 1 / 64
 
 

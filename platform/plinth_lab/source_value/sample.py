@@ -264,7 +264,7 @@ def inside(sample: SampleSignatures, threshold: float) -> npt.NDArray[np.bool_]:
     for band in range(sample.keys.shape[1]):
         keys = np.where(sample.filled, sample.keys[:, band], np.arange(len(later), dtype=np.uint64))
         order = np.argsort(keys, kind="stable")
-        first = np.r_[True, keys[order][1:] != keys[order][:-1]]
+        first = np.r_[True, keys[order][1:] != keys[order][:-1]][: len(order)]  # none in an empty sample
         heads = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
         rest = order[~first]
         agree = (sample.signatures[rest] == sample.signatures[heads[~first]]).mean(axis=1)

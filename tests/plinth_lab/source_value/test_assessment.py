@@ -95,6 +95,14 @@ def test_acceptance_duplicates_and_novelty(ctx: Context, corpus: Corpus, tmp_pat
     assert found["density"]["new_ngrams"] == {"value": 1.0, "low": 1.0, "high": 1.0}
 
 
+def test_a_sample_without_documents_is_counted(ctx: Context, corpus: Corpus, tmp_path: Path) -> None:
+    bucket = written(tmp_path / "broken", {"a.jsonl": []})
+    (tmp_path / "broken" / "a.jsonl").write_text('{"text": "cut o\n{"te\n')
+    found = assessed(ctx, corpus, bucket)
+    assert found["sample"]["documents"] == found["acceptance"]["parsed"] == found["effective"]["bytes"]["value"] == 0
+    assert found["reasons"] == [{"reason": "broken_record (not parsed)", "documents": 2}]
+
+
 def test_what_protected_sets_dropped_is_not_new_and_what_a_policy_dropped_is(ctx: Context) -> None:
     have = value.known(ctx)
     (rows, *_) = (read_table(ctx.store, part) for part in have.verdicts["web"].parts)

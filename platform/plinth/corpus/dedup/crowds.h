@@ -8,9 +8,12 @@ typedef struct {
     int64_t document;
 } Member;
 
+INLINE uint64_t crowd_place(uint64_t id, uint64_t key) { return mix(id ^ key); }
+
 static int by_place(const void *a, const void *b) {
-    uint64_t left = ((const Member *)a)->place, right = ((const Member *)b)->place;
-    return (left > right) - (left < right);
+    const Member *left = a, *right = b;
+    if (left->place == right->place) return (left->document > right->document) - (left->document < right->document);
+    return (left->place > right->place) - (left->place < right->place);
 }
 
 /* Documents ordered by a hash of the group's key and their id (NULL: a document's number is its id). The caller frees
@@ -20,7 +23,7 @@ static inline Member *order_crowd(const int64_t *documents, int64_t count, uint6
     if (members == NULL) return NULL;
     for (int64_t i = 0; i < count; i++) {
         uint64_t id = ids ? ids[documents[i]] : (uint64_t)documents[i];
-        members[i] = (Member){mix(id ^ key), documents[i]};
+        members[i] = (Member){crowd_place(id, key), documents[i]};
     }
     qsort(members, count, sizeof *members, by_place);
     return members;

@@ -87,10 +87,23 @@ def _merge_level(store: Store, task: _LevelMerge) -> tuple[Part, ...]:
         return (sorted_runs.write(store, "merged.run", opened[0].kind, merged, task.columns, opened[0].identity),)
 
 
-def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tuple[U64, ...]]:
-    """Merge sorted runs, and yield their rows in sorted order, about `rows` at a time."""
-    for low, high in cuts([one.first for one in opened], rows):
-        slices = [one.slice(low, high) for one in opened]
+def in_order(
+    opened: Sequence[sorted_runs.SortedRun],
+    rows: int,
+    moved: Callable[[tuple[U64, ...], int], tuple[U64, ...]] = lambda columns, number: columns,
+) -> Iterator[tuple[U64, ...]]:
+    """Merge sorted runs, and yield their rows in sorted order, about `rows` at a time. The rows of a key that has more
+    than four times as many are yielded run by run.
+
+    Args:
+        moved: function that changes the columns of a run with a given number.
+    """
+    for low, high, heavy in pieces([one.first for one in opened], 4 * rows):
+        if heavy:
+            for number, one in enumerate(opened):
+                yield from (moved(columns, number) for columns in one.chunks(CHUNK_ROWS, low, high))
+            continue
+        slices = [moved(one.slice(low, high), number) for number, one in enumerate(opened)]
         table = [np.concatenate(column) for column in zip(*slices, strict=True)]
         order = sorted_runs.in_order(*table)
         yield tuple(column[order] for column in table)
@@ -207,20 +220,10 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
         def moved(columns: tuple[U64, ...], number: int) -> tuple[U64, ...]:
             key, at, *rest = columns
-            return key, at + np.uint64(number << 32), *rest
+            return key, at + np.uint64(numbers[number] << 32), *rest
 
-        def chunks() -> Iterator[tuple[U64, ...]]:
-            for low, high, heavy in pieces([one.first for one in opened], 4 * MERGE_ROWS):
-                if heavy:  # a single key: slot by slot
-                    for one, number in zip(opened, numbers, strict=False):
-                        yield from (moved(columns, number) for columns in one.chunks(CHUNK_ROWS, low, high))
-                    continue
-                slices = [moved(one.slice(low, high), at) for one, at in zip(opened, numbers, strict=False)]
-                table = [np.concatenate(column) for column in zip(*slices, strict=True)]
-                order = sorted_runs.in_order(*table)
-                yield tuple(column[order] for column in table)
-
-        return (sorted_runs.write(store, "merged.run", task.kind, chunks(), task.columns, opened[0].identity),)
+        merged = in_order(opened, MERGE_ROWS, moved)
+        return (sorted_runs.write(store, "merged.run", task.kind, merged, task.columns, opened[0].identity),)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.dedup.near import candidates, minhash
+from plinth.corpus.dedup.near import minhash, payloads
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
 from plinth.storage.state import StepCache
@@ -73,7 +73,7 @@ def test_a_partition_is_of_any_size_and_scratch_files_change_nothing(tiny: Any, 
     assert first.stats["clusters"] == 10
     for rows, ranges, span in ((1, 700, 50), (7, 3000, 13), (10_000, 100_000, 1000)):
         with monkeypatch.context() as patch:
-            patch.setattr(candidates, "IN_MEMORY", 0)
+            patch.setattr(payloads, "IN_MEMORY", 0)
             patch.setattr(StepCache, "get", lambda cache, key: None)
             made = minhash.run(
                 tiny.ctx,
@@ -114,10 +114,10 @@ def test_a_killed_run_goes_on_where_it_was(tiny: Any, monkeypatch: Any) -> None:
     signed = {b: minhash.signatures(tiny.ctx, b, corpus.dedup.minhash, one) for b, one in corpus.documents.items()}
     arguments = (tiny.ctx, corpus.dedup, corpus.documents, signed, corpus.exact)
     original = minhash._link
-    ran: list[int] = []
+    ran: list[str] = []
 
     def dies(store: Any, task: Any) -> Any:
-        ran.append(task.partition.low)
+        ran.append(task.compared.piece.name)
         if len(ran) == 2:
             raise KeyboardInterrupt
         return original(store, task)
@@ -137,7 +137,7 @@ def test_a_killed_run_goes_on_where_it_was(tiny: Any, monkeypatch: Any) -> None:
 def test_a_flipped_byte_in_what_is_compared_is_refused(tiny: Any, monkeypatch: Any) -> None:
     docs = crowd(tiny, 40)
     corpus = tiny.corpus({"a": [docs]}, dedup=Dedup(minhash=MinHash(rows=2)))
-    original = candidates._carry
+    original = payloads._carry
 
     def spoil(store: Any, task: Any) -> Any:
         places, values = original(store, task)
@@ -148,6 +148,6 @@ def test_a_flipped_byte_in_what_is_compared_is_refused(tiny: Any, monkeypatch: A
         path.write_bytes(bytes(data))
         return places, values
 
-    monkeypatch.setattr(candidates, "_carry", spoil)
+    monkeypatch.setattr(payloads, "_carry", spoil)
     with pytest.raises(IntegrityError, match="has changed since it was written"):
         corpus.through_near()

@@ -3,7 +3,7 @@
 #include "plinth_text/similarity/bags.h"
 #include "plinth_text/words/ngrams.h"
 
-enum { ALL_PAIRS = 32, NEIGHBOURS = 8 }; /* as in linking.py */
+enum { NEIGHBOURS = 8 }; /* as in linking.py */
 enum { LOOK_UP, MARK, SETS, SIGNATURES, COSINES };
 
 KERNEL void flatten(i64_out parent) {
@@ -81,20 +81,25 @@ INLINE uint32_t as_bits(float value) {
     return bits;
 }
 
+/* The places of documents in the order of the crowd that shares a key. */
+KERNEL void crowd_places(u64_in low, uint64_t key, u64_out out) {
+    for (int64_t i = 0; i < out.size; i++) out.at[i] = crowd_place(low.at[i], key);
+}
+
 /* Go over the pairs of groups from `group` on, as long as the tables have room for all pairs of one more: `refused` is
    at most half full, and what is found fits. Returns the group to go on with; `held` and `found` are counted on.
 
    `order` is scratch, as long as the largest group. */
 KERNEL int64_t walk(
-    int64_t what, int64_t group, i64_in bounds, u64_in key, i64_in node, u64_in low, u64_in ends, i64_in least,
-    i64_out parent, bool_out needed, u64_out refused, int64_t held, u64_in pairs, u64_in values, i64_in start,
+    int64_t what, int64_t all_pairs, int64_t group, i64_in bounds, u64_in key, i64_in node, u64_in low, u64_in ends,
+    i64_in least, i64_out parent, bool_out needed, u64_out refused, int64_t held, u64_in pairs, u64_in values, i64_in start,
     i64_in size, u64_in data, u32_in halves, i16_in shorts, int64_t minima, double limit, i64_out order,
     u64_out found_pairs, u64_out found_values, int64_t found, int64_t *now_held, int64_t *now_found
 ) {
     Payload by = {start.at, size.at, data.at, halves.at, shorts.at, minima};
     for (; group < bounds.size - 1; group++) {
         int64_t first = bounds.at[group], count = bounds.at[group + 1] - first;
-        bool crowd = count > ALL_PAIRS;
+        bool crowd = count > all_pairs;
         int64_t most = crowd ? count * (NEIGHBOURS + 1) : count * (count - 1) / 2;
         if (refused.size < 2 * (held + most) || found + most > found_pairs.size) break;
         memcpy(order.at, node.at + first, count * sizeof *order.at);

@@ -255,6 +255,7 @@ class Links:
             row of each group and R.
         high, low: [N] halves of the documents' ids; `hashes` has a hash of each id.
         threshold: minimum similarity to link two documents, compared in FP32.
+        all_pairs: number of documents of a group up to which all pairs are compared.
     """
 
     key: U64
@@ -262,6 +263,7 @@ class Links:
     high: U64
     low: U64
     threshold: float
+    all_pairs: int = ALL_PAIRS
     parent: I64 = field(init=False)
     needed: Bools = field(init=False)
     hashes: U64 = field(init=False)
@@ -290,13 +292,13 @@ class Links:
         group, held, found = 0, int(np.count_nonzero(self._refused)), 0
         while group < sizes.size:
             count = int(sizes[group])
-            most = count * (NEIGHBOURS + 1) if count > ALL_PAIRS else count * (count - 1) // 2
+            most = count * (NEIGHBOURS + 1) if count > self.all_pairs else count * (count - 1) // 2
             self._refused = _grown(self._refused, held + most)
             found_pairs, found_values = _longer(found_pairs, found + most), _longer(found_values, found + most)
             group, held, found = walk(
-                what, group, self.bounds, self.key, self.node, self.low, self.hashes, self._least, self.parent,
-                self.needed, self._refused, held, pairs, values, payload.start, payload.size, *views, payload.minima,
-                limit, order, found_pairs, found_values, found,
+                what, self.all_pairs, group, self.bounds, self.key, self.node, self.low, self.hashes, self._least,
+                self.parent, self.needed, self._refused, held, pairs, values, payload.start, payload.size, *views,
+                payload.minima, limit, order, found_pairs, found_values, found,
             )  # fmt: skip
         return found_pairs[:found], found_values[:found]
 
@@ -328,9 +330,9 @@ def move_values(table: U64, larger: U64) -> None:
 
 @compiled
 def walk(
-    what: int, group: int, bounds: I64, key: U64, node: I64, low: U64, ends: U64, least: I64, parent: I64,
-    needed: Bools, refused: U64, held: int, pairs: U64, values: U64, start: I64, size: I64, data: U64, halves: U32,
-    shorts: I16, minima: int, limit: float, order: I64, found_pairs: U64, found_values: U64, found: int,
+    what: int, all_pairs: int, group: int, bounds: I64, key: U64, node: I64, low: U64, ends: U64, least: I64,
+    parent: I64, needed: Bools, refused: U64, held: int, pairs: U64, values: U64, start: I64, size: I64, data: U64,
+    halves: U32, shorts: I16, minima: int, limit: float, order: I64, found_pairs: U64, found_values: U64, found: int,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Visit the pairs of each group, beginning with group number `group`, until the tables have no room for all pairs
     of the next group.

@@ -2,8 +2,8 @@
 
     signatures   per part, computed once            here; `linking`, text/minhash
     index        per part, computed once            `index`
-    candidates   documents that share a band key    `candidates`
-    verify       similarity, clusters               `linking`
+    candidates   documents that share a band key    `candidates`, `crowds`
+    verify       similarity, clusters               `linking`, `large`
     sidecar      per part: `clusters.SCHEMA`        `clusters`
 
 A text with fewer words than a shingle gets one shingle with all its words. Such a text is a duplicate only of texts
@@ -24,8 +24,9 @@ from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, sorted_runs
-from plinth.corpus.dedup.near import accuracy, candidates, components, index, linking, sample
-from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
+from plinth.corpus.dedup.near import accuracy, candidates, components, crowds, index, large, linking, payloads, sample
+from plinth.corpus.dedup.near.candidates import LARGE, PIECE_ROWS, CandidatePairs
+from plinth.corpus.dedup.near.crowds import CandidatePiece
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, SIMILARITIES, KnownSimilarities, Links
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.corpus.dedup.run_tree import RangeReader, keyed
@@ -45,7 +46,7 @@ SCHEMA = clusters.SCHEMA
 #: each word of about six.
 PARTITION_BYTES, SET_BYTES_PER_BYTE = 256 * 2**20, 4 / 3
 #: Documents of a verifying task, at least and at most.
-PARTITION_ROWS = (1_000, 1_000_000)
+PARTITION_ROWS = (1_000, PIECE_ROWS)
 
 
 def signature_schema(params: MinHash) -> pa.Schema:
@@ -120,7 +121,7 @@ def run(
         exact_duplicates: manifest of `dedup/exact`.
         quality: `{b}/{annotation}` by bucket, for the annotation named by `params.quality`.
         range_rows: band keys per reduce task; affects memory use only.
-        partition_rows: documents per verification task; affects memory use only.
+        partition_rows: documents, or rows of a large component, per verification task; affects memory use only.
         span: documents per task that connects candidates; affects memory use only.
 
     Returns:
@@ -189,9 +190,10 @@ def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
 
 # The pairs of every component are compared; clusters are built from the pairs that pass.
 #
-#     plan      per partition: whose texts are needed, when the `similarity_cache` has some pairs
-#     payload   per part: their shingle sets or signatures (`candidates`)
-#     link      per partition: comparison and union-find (`linking`); the members of its clusters
+#     plan      per piece: whose texts are needed, when the similarity cache has some pairs
+#     payload   per part: their shingle sets or signatures (`payloads`)
+#     link      per piece: comparison and union-find (`linking`); the members of its clusters
+#     large     clusters of the components that have several pieces (`large`)
 #
 # By `text` the similarity is the true Jaccard similarity of the shingle sets. By `signature` it is the share of
 # equal minima, with a standard error of sqrt(J (1 - J) / K) for K minima: for corpora whose text is gone, or where
@@ -221,7 +223,7 @@ class Comparison:
     similarity: Mapping[str, Any]
     threshold: float
     carry: Step
-    values: candidates.ValuesFn
+    values: payloads.ValuesFn
     minima: int = 0
     sampled: bool = False
 
@@ -231,11 +233,11 @@ class Comparison:
         similarity, text = params.similarity(), params.verify == "text"
         carry = Step(
             name=f"{asset}/{params.verify}",
-            version=candidates.PAYLOADS_VERSION,
+            version=payloads.PAYLOADS_VERSION,
             params=similarity,
             libraries=fingerprint.UNICODE,
         )
-        values, minima = candidates.values_of(params), 0 if text else params.bands * params.rows
+        values, minima = payloads.values_of(params), 0 if text else params.bands * params.rows
         return cls(asset, SETS if text else SIGNATURES, similarity, params.threshold, carry, values, minima, True)
 
 
@@ -257,93 +259,128 @@ def cluster(
         found: candidates to compare.
         ranks: ids and ranks of documents, from `clusters.build`.
     """
-    tasks = [_Partition(found.routed, ranks, low, high, how.threshold) for low, high in found.partitions]
-    key = keyed((*found.routed, *found.components.members, ranks.listing, *read))
+    below = sample.limit(found.documents) if how.sampled else 0
+    pieces, near, digest = crowds.pieces(ctx, how.asset, found, ranks, below)
+    tasks = [_Compared(piece, ranks, how.threshold) for piece in pieces]
+    members, edges, drawn = list[Part](), list[Part](), list[Part]()
+    linked = _compare(ctx, how, survivors, read, layout, found, tasks, digest)
+    for piece, (own, _, *sampled) in zip(pieces, linked, strict=True):
+        (edges if piece.is_partial else members).append(own)
+        (near if piece.is_partial else drawn).extend(sampled)
+    if edges:
+        mine = large.members(ctx, how.asset, edges, layout.documents, found, ranks)
+        members += mine
+        if below:
+            drawn.append(large.draw(ctx, how.asset, found, near, mine, ranks, below))
+    return members, drawn
+
+
+def _compare(
+    ctx: Context,
+    how: Comparison,
+    survivors: Mapping[str, Any],
+    read: Sequence[Part],
+    layout: SlotNumbers,
+    found: CandidatePairs,
+    tasks: Sequence[_Compared],
+    digest: str,
+) -> list[tuple[Part, ...]]:
+    """Compare the documents of all pieces. `digest` identifies the rows of the pieces."""
+    key = keyed((*found.components.members, tasks[0].ranks.listing, *read))
     step = Step(name=f"{how.asset}/link", version=LINK_VERSION, params={**how.similarity, **survivors})
     # The cache changes how much work a task is, and not its members: it is not among their inputs.
-    inputs = [(f"{task.low}-{task.high}", str(task.threshold), key) for task in tasks]
+    inputs = [(*task.key, digest, key) for task in tasks]
     made = [ctx.cache.get(step.key(one)) for one in inputs]
     if all(made):
-        return _columns([parts for parts in made if parts])
+        return [parts for parts in made if parts]
     definition = {"version": VERIFY_VERSION, **how.similarity}
     known = linking.recall(ctx, definition)
     tasks = [replace(task, known=known) for task in tasks]
-    needed = _needed(ctx, tasks, key, layout) if known else None
+    needed = _needed(ctx, tasks, digest, key, layout) if known else None
+    carried = payloads.carry(ctx, how.carry, read, how.values, layout, found, needed)
     below = sample.limit(found.documents) if how.sampled else 0
-    carried = candidates.carry(ctx, how.carry, read, how.values, layout, found, needed)
     items = [
         Item(one, _Link(task, carried, how.what, how.minima, below), found.documents // len(tasks))
         for one, task in zip(inputs, tasks, strict=True)
     ]
     linked = run_items(ctx, step, _link, items, label=f"{how.asset} verify")
     linking.remember(ctx, definition, known, [fresh for _, fresh, *_ in linked])
-    return _columns(linked)
+    return linked
 
 
-def _columns(linked: Sequence[tuple[Part, ...]]) -> tuple[list[Part], list[Part]]:
-    return [parts[0] for parts in linked], [part for parts in linked for part in parts[2:]]
-
-
-def _needed(ctx: Context, tasks: Sequence[_Partition], key: str, layout: SlotNumbers) -> list[Part]:
+def _needed(ctx: Context, tasks: Sequence[_Compared], digest: str, key: str, layout: SlotNumbers) -> list[Part]:
     step = Step(name="dedup/minhash/plan", version=VERIFY_VERSION)
-    items = [
-        Item((f"{task.low}-{task.high}", str(task.threshold), *(task.known.keys if task.known else ()), key), task)
-        for task in tasks
-    ]
+    items = [Item((*task.key, *(task.known.keys if task.known else ()), digest, key), task) for task in tasks]
     made = [parts[0] for parts in run_items(ctx, step, _plan, items, label="dedup/minhash plan")]
-    return clusters.gather(ctx, "dedup/minhash plan", made, layout, candidates.NEEDED, 1)
+    return clusters.gather(ctx, "dedup/minhash plan", made, layout, payloads.NEEDED, 1)
 
 
 @dataclass(frozen=True)
-class _Partition:
-    routed: tuple[Part, ...]
+class _Compared:
+    piece: CandidatePiece
     ranks: Column
-    low: int
-    high: int
     threshold: float
     known: KnownSimilarities | None = None
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Texts that identify the piece and its threshold."""
+        return self.piece.name, str(self.threshold)
 
-def _open(store: Store, task: _Partition) -> tuple[U64, U64, Links]:
-    """Return the document numbers of a partition, their ids and ranks, and the links that follow from cached
+
+def _open(store: Store, task: _Compared) -> tuple[U64, U64, Links]:
+    """Return the document numbers of a piece, their ids and ranks, and the links that follow from cached
     similarities."""
-    key, at = read_partition(store, task.routed, task.low, task.high)
+    key, at = task.piece.read(store)
     documents = np.unique(at)
     ranks = task.ranks.take(store, documents)
     high, low = np.ascontiguousarray(ranks[:, 0]), np.ascontiguousarray(ranks[:, 1])
-    links = Links(key, np.searchsorted(documents, at).astype(np.int64), high, low, task.threshold)
+    node = np.searchsorted(documents, at).astype(np.int64)
+    links = Links(key, node, high, low, task.threshold, task.piece.all_pairs)
     if task.known:
         links.walk(LOOK_UP, known=task.known.open(store))
     return documents, ranks, links
 
 
-def _plan(store: Store, task: _Partition) -> tuple[Part, ...]:
+def _plan(store: Store, task: _Compared) -> tuple[Part, ...]:
     documents, _, links = _open(store, task)
     links.walk(MARK)
-    return (sorted_runs.write(store, "needed.run", candidates.NEEDED, [(documents[links.needed],)], 1),)
+    return (sorted_runs.write(store, "needed.run", payloads.NEEDED, [(documents[links.needed],)], 1),)
 
 
 @dataclass(frozen=True)
 class _Link:
-    partition: _Partition
-    carried: tuple[candidates.Carried, ...]
+    compared: _Compared
+    carried: tuple[payloads.Carried, ...]
     what: int
     minima: int
     below: int
 
 
 def _link(store: Store, task: _Link) -> tuple[Part, ...]:
-    partition = task.partition
-    documents, ranks, links = _open(store, partition)
-    with candidates.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
+    piece, (documents, ranks, links) = task.compared.piece, _open(store, task.compared)
+    low, high = piece.low, piece.high
+    if piece.is_partial:
+        low, high = (LARGE + int(end) for end in (documents.min(initial=0), documents.max(initial=0) + 1))
+    with payloads.load(store, task.carried, low, high, documents, task.minima) as payload:
         pairs, values = links.walk(task.what, payload=payload)
         order = sorted_runs.in_order(pairs, values)
         fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
+        if piece.is_partial:
+            return _partial(store, task, documents, links, fresh)
         members = clusters.write_members(store, documents, links.roots(), ranks)
         if not task.below:
             return members, fresh
         survivors, sets = _survivors(store, members, documents, links), payload if task.what == SETS else None
         return members, fresh, sample.draw(links, documents, survivors, task.below, sets).write(store)
+
+
+def _partial(store: Store, task: _Link, documents: U64, links: Links, fresh: Part) -> tuple[Part, ...]:
+    connected = large.write_connected(store, documents, links.roots())
+    if not task.below or task.compared.piece.crowd:  # rows near drawn documents of a crowd are found with its order
+        return connected, fresh
+    key, node = sample.surroundings(links, task.below)
+    return connected, fresh, sample.write_near(store, key, documents[node])
 
 
 def _survivors(store: Store, members: Part, documents: U64, links: Links) -> I64:

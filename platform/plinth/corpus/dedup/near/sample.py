@@ -12,7 +12,7 @@ from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near.linking import ALL_PAIRS, Links, Payload
 from plinth.records import Part
 from plinth.storage.store import Store
-from plinth_text.arrays import F32, I64, U64
+from plinth_text.arrays import F32, I64, U64, Bools
 from plinth_text.compiled import compiled
 
 #: Documents that are drawn on average, and documents that are chosen for each question and stratum.
@@ -129,6 +129,36 @@ def draw(links: Links, documents: U64, survivor: I64, below: int, sets: Payload 
         hashes=np.where(missing, np.uint64(NONE), links.hashes[other]),
         overlap=overlap(subject, other, sets.values, sets.start, sets.size) if sets else _unknown(other),
     )
+
+
+#: Runs of (band key, document), from which documents of large components are drawn.
+SURROUNDINGS = "surroundings"
+
+
+def nearest(hashes: U64, below: int) -> Bools:
+    """Return a mask of the documents of a group that are drawn or may be candidates of a drawn document: all of a few,
+    and those with the smallest hashes of a crowd."""
+    if hashes.size <= ALL_PAIRS:
+        return np.ones(hashes.size, dtype=np.bool_)
+    last = np.partition(hashes, ALL_PAIRS - 1)[ALL_PAIRS - 1]
+    mask: Bools = hashes <= max(last, np.uint64(below - 1))
+    return mask
+
+
+def surroundings(links: Links, below: int) -> tuple[U64, I64]:
+    """Return band keys and documents of the groups that have a drawn document."""
+    drawn = links.group_of(np.flatnonzero((links.hashes < np.uint64(below))[links.node]))
+    found = [np.empty(0, np.int64)]
+    for group in np.unique(drawn).tolist():
+        rows = np.arange(links.bounds[group], links.bounds[group + 1])
+        found.append(rows[nearest(links.hashes[links.node[rows]], below)])
+    rows = np.concatenate(found)
+    return links.key[rows], links.node[rows]
+
+
+def write_near(store: Store, key: U64, documents: U64) -> Part:
+    """Write rows of `SURROUNDINGS`, which are sorted by key."""
+    return sorted_runs.write(store, "near.run", SURROUNDINGS, [(key, documents)], 2)
 
 
 def choose(sample: Sample) -> tuple[Sample, dict[str, list[int]]]:

@@ -143,12 +143,15 @@ def test_components_and_partitions_agree_with_python(
     assert dict(zip(documents.tolist(), components.tolist(), strict=True)) == expected
     assert found.documents == len(expected)
     seen: list[int] = []
-    for low, high in found.partitions:
-        keys, held = candidates.read_partition(ctx.store, found.routed, low, high)
-        assert all(low <= expected[at] < high for at in held.tolist())
-        seen += held.tolist()
+    big = {one for one in root if root.count(one) > max(1, partition_rows)}
+    assert set(sidecars.open_flat(ctx.store, found.large, "<u8").tolist()) == big
+    for low, high in (*found.partitions, *found.pieces, *((code, code + 1) for code in found.crowded)):
+        keys, held = candidates.read_routed(ctx.store, found.routed, low, high)
         of = {expected[at] for at in held.tolist()}
-        assert len(of) <= 1 or sum(root.count(one) for one in of) <= partition_rows
+        assert (of <= big) if low >= candidates.LARGE else not of & big
+        assert of <= big or sum(root.count(one) for one in of) <= partition_rows
+        assert not of & big or len(set(keys.tolist())) <= 1 or held.size <= ALL_PAIRS
+        seen += held.tolist()
         assert sum(keys[1:] != keys[:-1]) + bool(keys.size) == len(set(keys.tolist()))  # groups are not torn
     assert len(seen) == sum(sum(key == other for other, _ in unique) > 1 for key, _ in unique)
 

@@ -195,19 +195,19 @@ def test_a_second_snapshot_gives_the_bytes_of_a_run_from_scratch(
 
 
 def test_old_texts_that_have_no_new_neighbour_are_not_read_again(tiny: Any, monkeypatch: Any) -> None:
-    from plinth.corpus.dedup.near import candidates
+    from plinth.corpus.dedup.near import payloads
 
     first = near_docs(tiny, 1, 60)
     lonely = [tiny.Doc(" ".join(f"new{i}-{j}" for j in range(60))) for i in range(5)]
     tiny.corpus({"a": [first[:30], first[30:]]}).through_near()
     read: list[int] = []
-    original = candidates._values
+    original = payloads._values
 
     def values(params: Any, store: Any, part: Any, rows: Any) -> Any:
         read.append(rows.size)
         return original(params, store, part, rows)
 
-    monkeypatch.setattr(candidates, "_values", values)
+    monkeypatch.setattr(payloads, "_values", values)
     made = tiny.corpus({"a": [first[:30], first[30:], lonely]}).through_near()
     assert sum(read) == 0
     assert made.stats["clusters"] > 3
