@@ -82,6 +82,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "checkpoint": ("steps", "List and verify the checkpoints of a run."),
         "profile": ("runs", "Profile chosen steps of a running job, for Perfetto."),
         "audit": ("runs", "Prove that a resumed run equals the uninterrupted one."),
+        "contract": ("contract", "Sign or show what a run may spend and must reach."),
         "job": ("runs", "Submit, inspect or cancel the job of a run."),
     },
     "model": {

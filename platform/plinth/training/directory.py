@@ -23,6 +23,7 @@ class RunDirectory:
     events.jsonl    the timeline
     result.json     how the job ended, written last
     resume.json     evidence that a resumed run equals the uninterrupted one
+    contracts/      0001.json …: launch contracts, signed by the run's owner before the start
     attempts/       0001.json …: signed attestations, one per start of the ranks
     audits/         0001.json …: all evidence of exact resumes, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
@@ -49,6 +50,7 @@ class RunDirectory:
         self.events = self.root / "events.jsonl"
         self.result = self.root / "result.json"
         self.evidence = self.root / "resume.json"
+        self.contracts = self.root / "contracts"
         self.attempts = self.root / "attempts"
         self.audits = self.root / "audits"
         self.checkpoints = self.root / "checkpoints"
