@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plinth.errors import LineageError, MissingError, RequestError, SignatureError, TrustError
+from plinth.errors import LineageError, MissingError, SignatureError, TrustError
 from plinth.launch.parameters import Launch
 from plinth.storage.workspace import Workspace
 from plinth.training import attempts, contract
@@ -41,7 +41,8 @@ def drafted(config: RunConfig, **changes: Any) -> LaunchContract:
     fields: dict[str, Any] = {
         "run": config.run_id, "key": config.key, "number": 1, "settings": contract.settings(config),
         "mixture": {"web": BucketShare(share=1.0, epochs=0.5)},
-        "budget": RunBudget(rank_hours=2, reason="stated by the owner"), "curve": None, "owner": "ada", "at": dsse.now(),
+        "budget": RunBudget(rank_hours=2, reason="stated by the owner"), "curve": None,
+        "owner": "ada", "at": dsse.now(),
     }  # fmt: skip
     return LaunchContract(**{**fields, **changes})
 
@@ -219,7 +220,7 @@ def test_an_amendment_keeps_the_curve_and_names_the_contract_before(make: Make) 
 
 
 class TestRevokedOwner:
-    """A key of the owner's is revoked: what the trainer's attempt dates before is valid, what a thief dates back not."""
+    """The owner's key is revoked: what an attempt dates before that is valid, what a thief dates back is not."""
 
     @pytest.fixture
     def config(self, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunConfig:
@@ -270,28 +271,18 @@ def test_roots_from_before_the_role_are_valid_and_sign_no_contract(
     assert start(make()).contract
 
 
-def test_the_curve_must_be_of_this_run(make: Make) -> None:
-    config = make()
-    tokens = config.tokens_through(config.total_steps)
-    size = contract.PredictedCurve.model_fields  # the fields that decide are checked one by one
-    assert {"params", "tokens", "shape"} <= set(size)
-    from plinth.model.architectures import parameters
-
-    own = parameters(config.model, config.vocab_size).active
-    point = CurvePoint(tokens=tokens, value=3.0, low=2.9, high=3.1)
-    curve = PredictedCurve(params=own, tokens=tokens, level=0.95, method="by hand", points=(point,))
-    assert curve.require_run(config) == curve
-    others = ({"params": 2 * own}, {"shape": {"schedule": "linear"}})
-    for change in others:
-        with pytest.raises(RequestError, match="another run"):
-            curve.model_copy(update=change).require_run(config)
-
-
 def test_hostile_envelopes_are_refused_by_name(make: Make) -> None:
     config = make()
     sign(config)
     path = config.directory.contracts / "0001.json"
-    for content in (b"", b"[]", b"{}", b'{"payload": 1}', b"\xff", b'{"payloadType":"x","payload":"e30=","signatures":[]}'):
+    for content in (
+        b"",
+        b"[]",
+        b"{}",
+        b'{"payload": 1}',
+        b"\xff",
+        b'{"payloadType":"x","payload":"e30=","signatures":[]}',
+    ):
         path.write_bytes(content)
         with pytest.raises(TrustError):
             start(config)
