@@ -51,16 +51,17 @@ def ladder(seed: int = 0, noise: float = 0.01, run_noise: float = 0.003) -> list
 
 
 def test_the_loss_of_a_run_on_the_way_is_above_the_law_and_at_its_end_on_it() -> None:
-    found = predicted(ladder(noise=1e-4, run_noise=1e-4), 160_000, 1600 * BATCH, SHAPE)
-    ends = {round(one.tokens / found.tokens, 2): one for one in found.points}
-    assert [*ends] == list(ENDS)
-    exact = curve_of("exact", "exact", 160_000, SHAPE, steps_of(160_000, 1600, np.random.default_rng(0), 0.0, 0.0))
+    found = predicted(ladder(noise=1e-4, run_noise=1e-4), 160_000, 800 * BATCH, SHAPE)
+    ends = dict(zip(ENDS, found.points, strict=True))
+    exact = curve_of("exact", "exact", 160_000, SHAPE, steps_of(160_000, 800, np.random.default_rng(0), 0.0, 0.0))
     assert exact is not None
     for share, loss in zip(ENDS, exact.losses, strict=True):
-        assert ends[share].value == pytest.approx(loss, rel=0.01 if share > 0.3 else 0.06)
-    assert ends[0.8].value / LAW.loss(160_000, ends[0.8].tokens) == pytest.approx(math.exp(0.08), rel=0.02)
-    assert ends[1.0].value == pytest.approx(LAW.loss(160_000, 1600 * BATCH), rel=0.01)
-    assert found.extrapolation == pytest.approx(160_000 * 1600 / (80_000 * 800))
+        assert ends[share].low <= loss <= ends[share].high
+        assert ends[share].value == pytest.approx(loss, rel=0.1)
+    assert ends[1.0].value == pytest.approx(LAW.loss(160_000, 800 * BATCH), rel=0.01)
+    assert ends[0.8].value > 1.05 * LAW.loss(160_000, round(0.8 * 800) * BATCH)  # the rate is still high
+    assert found.points[-1].tokens == found.tokens == 800 * BATCH
+    assert found.extrapolation == pytest.approx(2.0)
     assert (found.level, len(found.runs)) == (0.95, 12)
 
 

@@ -59,7 +59,7 @@ def test_an_ended_run_may_be_a_rounded_step_short_of_the_last_segment() -> None:
 
 @pytest.mark.parametrize("points", [((20, 3.0, 2.0),), ((20, 1.0, 2.0), (10, 1.0, 2.0)), ((20, 0.0, 1.0),)])
 def test_a_curve_has_ordered_segments_and_intervals(points: tuple[tuple[int, float, float], ...]) -> None:
-    with pytest.raises(ValueError, match="does not contain|in order of tokens|greater than 0"):
+    with pytest.raises(ValueError, match=r"does not contain|in order of tokens|greater than 0"):
         curve(*points)
 
 
