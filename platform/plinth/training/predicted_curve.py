@@ -55,7 +55,7 @@ class PredictedCurve(Frozen):
     params: int = Field(ge=1, description="Number of parameters that a token uses in the predicted run.")
     tokens: int = Field(ge=1, description="Number of training tokens of the predicted run.")
     level: float = Field(gt=0.5, lt=1, description="Probability that the losses of all segments are in the band.")
-    method: str = Field(min_length=1, description="How the band was derived.")
+    method: str = Field(min_length=1, description="Derivation of the band.")
     points: tuple[CurvePoint, ...] = Field(min_length=1, description="Segments, in order; the last ends the run.")
     shape: Mapping[str, Any] = Field(
         default_factory=dict, description="Learning rate schedule of the runs that the curve is derived from."

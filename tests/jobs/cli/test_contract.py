@@ -43,7 +43,7 @@ def ctx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
 @pytest.fixture
 def run(ctx: Context) -> RunConfig:
     """A prepared run of 12 steps on two ranks."""
-    buckets = {"web": {"sequences": 72, "epochs": 1.5}, "prose": {"sequences": 24, "epochs": 0.25}}
+    buckets = {"web": {"needed": 72, "epochs": 1.5}, "prose": {"needed": 24, "epochs": 0.25}}
     mixture = Manifest(
         asset="mixture", step="mixture", version="1", params={}, inputs={}, parts=(),
         stats={"sequences": 96, "buckets": buckets},
