@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from plinth.corpus.exclusions import EXCLUSIONS, Exclusion
 from plinth.records import Frozen
-from plinth.training import attempts
+from plinth.training import attempts, contract
 from plinth.training.checkpoint import commit_record, mean_record
 from plinth.trust import root, standalone_verify
 from plinth.trust.log_record import RecordForm
@@ -135,6 +135,7 @@ PREDICATES: Mapping[str, Any] = {
     root.PREDICATE: root.Root,
     EXCLUSIONS.predicate: Exclusion,
     attempts.PREDICATE: attempts.AttemptRecord,
+    contract.PREDICATE: contract.LaunchContract,
     commit_record.PREDICATE: commit_record.Commit,
     commit_record.TIMELINE: EMPTY,
     mean_record.PREDICATE: mean_record.MeanRecord,

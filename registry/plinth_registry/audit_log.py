@@ -15,7 +15,7 @@ from plinth.compute.context import Context
 from plinth.corpus.exclusions import EXCLUSIONS
 from plinth.errors import SignatureError, TrustError
 from plinth.records import Frozen
-from plinth.trust.dsse import APPROVER, COMPLIANCE, POLICY, PROMOTER, ROLES, ROOT, TRAINER
+from plinth.trust.dsse import APPROVER, COMPLIANCE, OWNER, POLICY, PROMOTER, ROLES, ROOT, TRAINER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
@@ -96,6 +96,7 @@ ROLE_OF = {
     "waive": POLICY,
     "keys": ROOT,
     "adopt": TRAINER,
+    "contract": OWNER,
 }
 UNAUTHENTICATED = "unauthenticated "
 Outcome = Literal["done", "refused"]

@@ -33,6 +33,7 @@ from plinth_registry.gates.facts import (
     CheckResult,
     CodeFacts,
     ContaminationFacts,
+    ContractFacts,
     CostFacts,
     Evidence,
     LicenceFacts,
@@ -52,7 +53,7 @@ def gather(
         whole: True to recompute claims about training text, which reads one column of the whole text.
     """
     provenance, signature = _signature(ctx, candidate)
-    chain, lineage, code = _lineage(ctx, candidate, provenance)
+    chain, lineage, code, contract = _lineage(ctx, candidate, provenance)
     approvals, faults = approval.collect(ctx, candidate, tags, policy.governing(ctx, recipe.required_release().name))
     stated = attestations.about(ctx, candidate.checkpoint)
     found = attestations.measurements_of(ctx, candidate.checkpoint, stated.valid)
@@ -60,6 +61,7 @@ def gather(
         signature=_with_faults(signature, stated.faults),
         lineage=lineage,
         code=code,
+        contract=contract,
         taints=_taints(ctx, candidate, chain),
         champion=_champion(ctx, recipe.required_release().name, candidate.checkpoint),
         parent=_parent(chain),
@@ -183,18 +185,21 @@ def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | 
 
 def _lineage(
     ctx: Context, candidate: Candidate, provenance: Mapping[str, Any] | None
-) -> tuple[Chain | None, CheckResult | None, CodeFacts | None]:
+) -> tuple[Chain | None, CheckResult | None, CodeFacts | None, ContractFacts | None]:
     if provenance is None:
-        return None, None, None
+        return None, None, None, None
     try:
         chain = signed_chain(ctx, candidate, provenance)
         attempts = attempts_of(provenance["training"])
+        contracts = trained.promised(ctx, provenance, attempts)
     except TrustError as error:
-        return None, CheckResult(holds=False, detail=error.brief), None
+        return None, CheckResult(holds=False, detail=error.brief), None, None
     sources = counted(len(chain.sources), "source inventory")
     detail = f"{counted(len(chain.links), 'manifest')}, complete down to {sources} (lists of source files with digests)"
     detail += f"; {trained.in_words(ctx.refs.load(candidate.checkpoint), attempts)}"
-    return chain, CheckResult(holds=True, detail=detail), trained.code(attempts)
+    detail += f", launch contract of {contracts[-1].contract.owner}" if contracts else ""
+    kept = trained.contract_facts(ctx, chain, contracts[-1].contract) if contracts else None
+    return chain, CheckResult(holds=True, detail=detail), trained.code(attempts), kept
 
 
 def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[str, ...] | None:

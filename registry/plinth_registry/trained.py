@@ -3,6 +3,7 @@
     commit     the signed record of the run's step, which names the digest of `manifest`
     manifest   the list of the committed checkpoint's files: weights and configuration, as registered, and `attempts`
     attempts   every start of the ranks until then; each is signed and names the attempt before
+    contracts  launch contracts that the attempts name, if any; the owner signed each of them before the attempt
     looks      the last probe evaluations, if any, with their signal-to-noise ratio
     mean       for an averaged checkpoint: the signed statement of its files, and the commit records of all parents;
                `commit`, `manifest`, `attempts` and `looks` are then from the newest parent
@@ -14,29 +15,38 @@ run or step, or are about other files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.errors import CheckpointError, LineageError
+from plinth.errors import CheckpointError, LineageError, PlinthError
 from plinth.model.hugging_face import CONFIG, INDEX
+from plinth.provenance.statements import Chain, attempts_of
 from plinth.records import Manifest
-from plinth.training import attempts
+from plinth.storage.parts import read_table
+from plinth.training import attempts, contract
 from plinth.training.attempts import BUNDLE, AttemptRecord
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import commit_record, digest_tree, mean_record
 from plinth.training.checkpoint.digest_tree import MANIFEST
+from plinth.training.contract import LaunchContract, SignedContract
 from plinth.training.directory import RunDirectory
+from plinth.training.predicted_curve import CurveOutcome, outcomes
 from plinth.training.validation.probe_curves import LOOKS
-from plinth.trust.dsse import TRAINER
+from plinth.trust.dsse import OWNER, TRAINER, now
 from plinth.trust.root import Trust
-from plinth_registry.gates.facts import CodeChange, CodeFacts
+from plinth_registry import signing
+from plinth_registry.gates.facts import CodeChange, CodeFacts, ContractFacts, PromisedLoss
 
 #: Committed files of a registered directory, in addition to the weights.
 SAME: Final = (CONFIG, INDEX, checkpoints.STATE)
 TENSORS: Final = ".safetensors"
+#: Kinds of statements in the committed `attempts.json`.
+KINDS: Final = ("attempts", "contracts")
 
 
 def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
@@ -51,11 +61,12 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
     try:
         looks = folder / LOOKS
         more = {"looks": json.loads(looks.read_bytes())["looks"]} if looks.exists() else {}
+        data = (folder / BUNDLE).read_bytes()
         more |= {"mean": _mean(run, checkpoint)} if mean_record.is_mean(checkpoint) else {}
         return more | {
             "commit": json.loads(checkpoints.record_path(run, step).read_bytes()),
             "manifest": json.loads((folder / MANIFEST).read_bytes()),
-            "attempts": list(attempts.unpacked((folder / BUNDLE).read_bytes())),
+            **{name: list(attempts.unpacked(data, name)) for name in KINDS if name in json.loads(data)},
         }
     except (OSError, ValueError, KeyError) as error:
         raise LineageError(
@@ -105,7 +116,64 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
     if found[0].from_step or found[-1].from_step > step:
         began = f"attempts that began after steps {', '.join(str(one.from_step) for one in found)}"
         raise _foreign(f"the attempts do not lead to step {step}", began, f"from step 0 to {step}")
+    promised(ctx, provenance, found)
     return found
+
+
+def promised(
+    ctx: Context, provenance: Mapping[str, Any], attempted: Sequence[AttemptRecord]
+) -> tuple[SignedContract, ...]:
+    """Return the launch contracts of a run after checking that its owner signed each of them before the attempt that
+    names it. The result is empty if no attempt names a contract.
+
+    Raises:
+        LineageError: a contract is missing, was signed after the start, or is about another run.
+        SignatureError: the owner did not sign a contract, or the owner's key was revoked before the attempt.
+    """
+    run, named = provenance["run"], attempts.named(attempted)
+    if not any(one.sha256 for one in named):
+        return ()
+    envelopes = provenance["training"].get("contracts", [])
+    digests = [fingerprint.digest(one) for one in envelopes]
+    used = max((digests.index(one.sha256) for one in named if one.sha256 in digests), default=-1) + 1
+    found = contract.opened(envelopes[:used], Trust.of(ctx.workspace).authority(OWNER), run["id"], named, now())
+    contract.require_all(run["id"], digests[:used], [one.sha256 for one in named])
+    if {one.contract.key for one in found} != {run["key"]}:
+        raise _foreign("the launch contract is for other parameters or data", found[0].contract.key, run["key"])
+    return found
+
+
+def contract_in_words(ctx: Context, directory: Path) -> str | None:
+    """Describe the launch contract of the model in a signed directory, or return None if its run had none.
+
+    Raises:
+        SignatureError, LineageError: the provenance or a contract does not verify.
+    """
+    provenance, _ = signing.provenance_of(directory, Trust.of(ctx.workspace).authority(TRAINER))
+    found = promised(ctx, provenance, attempts_of(provenance["training"]))
+    if not found:
+        return None
+    last = found[-1].contract
+    return f"number {last.number}, signed by {last.owner} before the run started"
+
+
+def contract_facts(ctx: Context, chain: Chain, signed: LaunchContract) -> ContractFacts:
+    """Return a launch contract with the losses of the run, from the run's manifest in the ancestry. Without the run's
+    losses, no segment counts as reached."""
+    facts = ContractFacts(owner=signed.owner, number=signed.number, rank_hours=signed.budget.rank_hours)
+    if signed.curve is None:
+        return facts
+    reached: tuple[CurveOutcome, ...] = ()
+    with suppress(PlinthError, StopIteration, ValueError):
+        run = ctx.refs.load(next(link.digest for link in chain.own if link.asset == "run"))
+        (part,) = run.named("timeline.parquet")
+        rows = read_table(ctx.store, part, ["tokens", "loss"]).to_pylist()
+        reached = tuple(outcomes(signed.curve, ((row["tokens"], row["loss"]) for row in rows), ended=True))
+    last = next((one for one in reached if one.predicted == signed.curve.points[-1]), None)
+    final = last and PromisedLoss(loss=last.loss, low=last.predicted.low, high=last.predicted.high)
+    missed = tuple(one.words for one in reached if not one.inside)
+    known = {"level": signed.curve.level, "segments": len(signed.curve.points), "missed": missed, "final": final}
+    return facts.model_copy(update=known)
 
 
 def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
@@ -202,7 +270,7 @@ def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     committed = {file.path: file.digest for file in listed}
     same = [name for name in files if name in SAME or name.endswith(TENSORS)]
     expected = {name if name == checkpoints.STATE else digest_tree.MODEL + name: files[name]["sha256"] for name in same}
-    expected[BUNDLE] = fingerprint.digest({"attempts": training["attempts"]})
+    expected[BUNDLE] = fingerprint.digest(attempts.bundled(training["attempts"], training.get("contracts", ())))
     expected |= {LOOKS: fingerprint.digest({"looks": training["looks"]})} if "looks" in training else {}
     asked = {path for path in committed if path == LOOKS or (files and _is_weights(path))} | set(expected)
     different = sorted(path for path in asked if committed.get(path) != expected.get(path))

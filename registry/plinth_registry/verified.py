@@ -37,6 +37,9 @@ class VerifiedModel(Frozen):
         description="Description of an averaged checkpoint and of the checkpoints in the average.",
     )
     run: str
+    contract: str | None = Field(
+        None, exclude_if=lambda given: given is None, description="Launch contract of the run, if it had one."
+    )
     release: str | None
     manifests: int
     sources: int
@@ -79,6 +82,7 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
         checkpoint=found.checkpoint,
         mean=mean_record.in_words(made) if mean_record.is_mean(made) else None,
         run=found.run,
+        contract=trained.contract_in_words(ctx, found.directory),
         release=release,
         manifests=len(chain.links),
         sources=len(chain.sources),

@@ -83,6 +83,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "profile": ("runs", "Profile chosen steps of a running job, for Perfetto."),
         "audit": ("runs", "Prove that a resumed run equals the uninterrupted one."),
         "upgrade": ("upgrade", "Continue a run with other code, once it repeats the last steps."),
+        "contract": ("contract", "Sign or show what a run may spend and must reach."),
         "job": ("runs", "Submit, inspect or cancel the job of a run."),
     },
     "model": {

@@ -156,6 +156,7 @@ GATES = Catalogue(
         "approvals": "plinth_registry.gates.origin:APPROVALS_GATE",
         "compressed": "plinth_registry.gates.margins:COMPRESSED_GATE",
         "forgetting": "plinth_registry.gates.margins:FORGETTING_GATE",
+        "forecast": "plinth_registry.gates.forecast:FORECAST_GATE",
     },
 )
 

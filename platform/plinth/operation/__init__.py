@@ -7,6 +7,7 @@
                      settings of a budget: team, prices, location of the ledger
     spending_ledger  reservations and limits, in SQLite or PostgreSQL
     admission        reservation before a job is submitted or a corpus stage runs
+    contracts        launch contract of a run: draft, signature, check before a submission
     settlement       costs of jobs from their timelines, by run, bucket, team and person; goodput and energy
     workspace_files  settings in YAML, and the log of arrivals, checks and publications
     asset_listeners  notifications about assets, which packages send to other systems

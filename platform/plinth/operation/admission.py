@@ -23,6 +23,7 @@ from plinth.records import Manifest
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.contract import LaunchContract
 from plinth.training.supervise import result
 from plinth.training.supervise.result import Allowance
 
@@ -43,11 +44,16 @@ def submit(ctx: Context, config: RunConfig) -> Handle:
         StorageError: the ledger cannot be reached.
         RecipeError, LaunchError: the job could not be submitted, as in `job.submit_or_find`.
     """
-    return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config))
+    from plinth.operation import contracts  # drafts its budget with this module
+
+    return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config, contracts.require(ctx, config)))
 
 
-def reserve(ctx: Context, config: RunConfig) -> Reservation:
+def reserve(ctx: Context, config: RunConfig, promised: LaunchContract | None = None) -> Reservation:
     """Record a submission in the ledger, and write the job's allowance into the run's directory.
+
+    Args:
+        promised: launch contract of the run, whose budget limits the allowance.
 
     Raises:
         BudgetError: the job could exceed a limit.
@@ -56,13 +62,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     ledger = Ledger(spending.ledger_place(ctx.workspace, settings))
     price = settings.price(config.stopping.price_per_rank_hour)
     place, now = spending.workspace_name(ctx.workspace), time.time()
-    on = _planned_on(ctx, config, settings)
-    reached = STATED if on is None else forecast.efficiency(forecast.known(ctx.workspace)[0], on, work_of(config))
-    if on is not None:
-        forecast.keep(config, forecast.predict(config, on, reached))
-    most, reason = bound(
-        config, settings.rated, settings.margin, settings.start_s, ledger.find(work=work(config)), reached
-    )
+    most, reason = expected_cost_of_run(ctx, config)
     if not price:
         most, reason = None, "no price: neither budget/settings.yaml nor the recipe sets a price"
     mine = [one for one in ledger.find(place, open_only=True) if one.run == config.run_id]
@@ -85,14 +85,24 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     )
     granted = ledger.reserve(wanted, job_cost(config, mine[0]) if mine else None)
     limited = any(limit.covers(granted) for limit, _ in ledger.limits(now))
-    grant = None
+    grants = [] if promised is None else [promised.budget.rank_hours * 3600]
     if limited and granted.reserved is not None:
-        grant = Allowance(
-            rank_s=granted.before_s + granted.reserved / granted.price * 3600,
-            price_per_rank_hour=granted.price / MICROS,
-        )
+        grants.append(granted.before_s + granted.reserved / granted.price * 3600)
+    grant = Allowance(rank_s=min(grants), price_per_rank_hour=granted.price / MICROS) if grants else None
     result.write_allowance(config.directory.allowance, grant)
     return granted
+
+
+def expected_cost_of_run(ctx: Context, config: RunConfig) -> Bound:
+    """Return the maximum cost of the rest of a run, in rank-seconds. The planner's forecast of a step is stored before
+    the first job."""
+    settings = spending.load(ctx.workspace)
+    on = _planned_on(ctx, config, settings)
+    reached = STATED if on is None else forecast.efficiency(forecast.known(ctx.workspace)[0], on, work_of(config))
+    if on is not None:
+        forecast.keep(config, forecast.predict(config, on, reached))
+    like = Ledger(spending.ledger_place(ctx.workspace, settings)).find(work=work(config))
+    return bound(config, settings.rated, settings.margin, settings.start_s, like, reached)
 
 
 def _planned_on(ctx: Context, config: RunConfig, settings: spending.Spending) -> PlannedDevice | None:

@@ -234,7 +234,10 @@ def slsa_statement(provenance: Mapping[str, Any], subjects: Mapping[str, str]) -
         "runDetails": {
             "builder": {"id": "urn:plinth:trainer", "version": {"plinth": provenance["code"]["version"]}},
             "metadata": {"invocationId": provenance["run"]["id"], **began},
-            "byproducts": [_attempt(envelope) for envelope in training.get("attempts", ())],
+            "byproducts": [
+                *(_attempt(envelope) for envelope in training.get("attempts", ())),
+                *_contracts(training.get("contracts", ())),
+            ],
         },
     }
     return statement(SLSA_PREDICATE, subjects, predicate)
@@ -311,3 +314,11 @@ def _environment(attempts: Iterable[AttemptRecord]) -> list[dict[str, Any]]:
 def _attempt(envelope: Mapping[str, Any]) -> dict[str, Any]:
     record = stated(envelope, "an attempt")
     return {"name": f"attempt {record.number}", "digest": {"sha256": fingerprint.digest(envelope)}}
+
+
+def _contracts(envelopes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the launch contracts of a run, by number and digest."""
+    return [
+        {"name": f"launch contract {number}", "digest": {"sha256": fingerprint.digest(envelope)}}
+        for number, envelope in enumerate(envelopes, 1)
+    ]

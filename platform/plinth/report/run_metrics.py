@@ -43,6 +43,7 @@ MARKED = {
     "amended": "note",
     "stopped_by_rule": "note",
     "allowance_spent": "bad",
+    "forecast_missed": "bad",
     "stopped": "note",
     "finished": "good",
 }

@@ -12,7 +12,6 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -26,11 +25,16 @@ from plinth import fingerprint, processes
 from plinth.entry_points import name_and_version
 from plinth.errors import LineageError
 from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
+from plinth.training import config as configuration
+from plinth.training import contract
+from plinth.training.config import RunConfig
+from plinth.training.contract import LaunchContract, NamedAt, SignedContract
 from plinth.training.directory import RunDirectory
 from plinth.training.upgrade.record import CodeComparison
 from plinth.trust import dsse
-from plinth.trust.dsse import TRAINER, Authority
+from plinth.trust.dsse import OWNER, TRAINER, Authority
 from plinth.trust.root import Trust
 
 # Facts about a training machine: code, libraries, image, processors.
@@ -247,6 +251,11 @@ class AttemptRecord(Frozen):
         description="Comparison with the code of the attempts before, after which this code took over.",
     )
     at: str = Field(description="Start time of the attempt in UTC, as ISO 8601.")
+    contract: str = Field(
+        "",
+        exclude_if=lambda given: not given,
+        description="SHA-256 of the canonical envelope of the launch contract in force; empty if there is none.",
+    )
     trace: str = Field(
         UNKNOWN, exclude_if=lambda given: not given, description="Trace id of `$TRACEPARENT` (W3C Trace Context)."
     )
@@ -276,12 +285,14 @@ def state(
         upgrade: comparison with the code of earlier attempts, if this code has replaced it.
 
     Raises:
-        LineageError: an earlier attestation was changed or removed.
-        SignatureError: this machine has no trainer key.
+        LineageError: an earlier attestation was changed or removed, or the run differs from its launch contract.
+        MissingError: the run requires a launch contract, and there is none.
+        SignatureError: this machine has no trainer key, or the launch contract is not validly signed.
     """
     trust, earlier = Trust.of(Workspace(run.workspace)), known(run)
-    if earlier:
-        opened(earlier, trust.authority(TRAINER), run.root.name)
+    records = opened(earlier, trust.authority(TRAINER), run.root.name) if earlier else ()
+    signed = contracts(run)
+    promised = _promised(run, config, signed, trust, records)
     made = AttemptRecord(
         run=run.root.name,
         key=key,
@@ -294,40 +305,85 @@ def state(
         hosts=tuple(hosts),
         audit=audit,
         upgrade=upgrade,
-        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        at=dsse.now(),
         trace=dsse.trace_id(),
+        contract=promised.sha256 if promised else "",
     )
-    run.attempts.mkdir(parents=True, exist_ok=True)
     content = dsse.statement(PREDICATE, {"config.json": made.config_sha256}, made.model_dump(mode="json"))
-    for number, envelope in enumerate(earlier, 1):  # on a machine that has only the checkpoint
-        if not _path(run, number).exists():
-            _path(run, number).write_bytes(fingerprint.canonical(envelope))
-    dsse.write(_path(run, made.number), content, trust.signer(TRAINER))
+    for folder, envelopes in ((run.attempts, earlier), (run.contracts, signed)):
+        for number, envelope in enumerate(envelopes, 1):  # on a machine that has only the checkpoint
+            path = folder / f"{number:04d}.json"
+            if not path.exists():
+                write_bytes(path, fingerprint.canonical(envelope))
+    dsse.write(run.attempts / f"{made.number:04d}.json", content, trust.signer(TRAINER))
     return made
+
+
+def _promised(
+    run: RunDirectory, config: bytes, signed: Sequence[Envelope], trust: Trust, earlier: Sequence[AttemptRecord]
+) -> SignedContract | None:
+    """Return the launch contract under which the ranks start, or None if the run has and needs none. `config` is the
+    file that the ranks will read."""
+    if not signed and b'"contract"' not in config and not any(one.contract for one in earlier):
+        return None
+    own = configuration.parsed(config, run.config)
+    return contract.require(own, signed, trust.authority(OWNER), named(earlier), dsse.now())
+
+
+def named(records: Sequence[AttemptRecord]) -> list[NamedAt]:
+    """Return the contract that each attempt names, with the start time of the attempt."""
+    return [NamedAt(one.contract, one.at) for one in records]
+
+
+def contracts(run: RunDirectory) -> list[Envelope]:
+    """Return the unverified launch contracts of a run, in order, from the run's folder. If the folder has none, read
+    them from the newest committed checkpoint."""
+    return contract.known(run) or [*next(((json.loads(data).get("contracts", ())) for data in _bundles(run)), ())]
+
+
+def in_force(config: RunConfig) -> LaunchContract | None:
+    """Return the launch contract that the newest attempt of a run names, or None. The start of the attempt verified
+    it."""
+    newest = known(config.directory)[-1:]
+    digest = stated(newest[0], config.run_id).contract if newest else ""
+    found = (one for one in contracts(config.directory) if digest and fingerprint.digest(one) == digest)
+    return next((LaunchContract.model_validate(dsse.unverified(one, "a contract")["predicate"]) for one in found), None)
 
 
 def known(run: RunDirectory) -> list[Envelope]:
     """Return the unverified attestations of a run, in order, from the run's folder. If the folder has none, read them
     from the newest committed checkpoint."""
     own: list[Envelope] = [dsse.envelope_of(path) for path in sorted(run.attempts.glob("[0-9]*.json"))]
-    kept = [record.with_suffix("") / BUNDLE for record in _committed(run)]
-    return own or [*next((unpacked(path.read_bytes()) for path in reversed(kept) if path.exists()), ())]
+    return own or [*next(map(unpacked, _bundles(run)), ())]
 
 
 def bundle(run: RunDirectory) -> bytes | None:
-    """Return the run's attestations as the content of `attempts.json` in a checkpoint, or None if there are none."""
-    envelopes = known(run)
-    return fingerprint.canonical({"attempts": envelopes}) if envelopes else None
+    """Return the run's attestations and contracts as the content of `attempts.json` in a checkpoint, or None if there
+    are none."""
+    envelopes, signed = known(run), contracts(run)
+    return fingerprint.canonical(bundled(envelopes, signed)) if envelopes else None
 
 
-def unpacked(data: bytes) -> tuple[Envelope, ...]:
-    """Return the unverified attestations in the content of an `attempts.json`.
+def bundled(attempts: Sequence[Envelope], signed: Sequence[Envelope]) -> dict[str, Any]:
+    """Return the content of `attempts.json`. Without contracts it is the same as before contracts existed."""
+    return {"attempts": list(attempts), **({"contracts": list(signed)} if signed else {})}
+
+
+def _bundles(run: RunDirectory) -> Iterator[bytes]:
+    """Yield the content of `attempts.json` in the committed checkpoints, newest first."""
+    for record in reversed(_committed(run)):
+        if (path := record.with_suffix("") / BUNDLE).exists():
+            yield path.read_bytes()
+
+
+def unpacked(data: bytes, kind: str = "attempts") -> tuple[Envelope, ...]:
+    """Return the unverified statements of one kind (`attempts`, `contracts`) in the content of an `attempts.json`.
 
     Raises:
         LineageError: the content is not a list of envelopes.
     """
     try:
-        found = json.loads(data)["attempts"]
+        found = json.loads(data)[kind]
         return tuple(dict(one) for one in found)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LineageError(f"{BUNDLE} contains no attestations of a run", found=error) from error
@@ -381,7 +437,3 @@ def _record(content: Mapping[str, Any], where: str) -> AttemptRecord:
 
 def _committed(run: RunDirectory) -> list[Path]:
     return sorted(path for path in run.checkpoints.glob("step-*.json") if path.stem.removeprefix("step-").isdigit())
-
-
-def _path(run: RunDirectory, number: int) -> Path:
-    return run.attempts / f"{number:04d}.json"

@@ -48,6 +48,7 @@ UNIDENTIFIED = (
     "telemetry",
     "sinks",
     "validation",
+    "contract",
 )
 
 
@@ -104,6 +105,7 @@ class RunConfig(Frozen):
     recovery: Recovery = Field(Recovery(), exclude_if=lambda given: given == Recovery())
     supervision: Supervision
     reading: Reading = Reading()
+    contract: Literal["optional", "required"] = Field("optional", exclude_if=lambda given: given == "optional")
     batches: str = Field(
         "plinth.training.data:open_batches", description="module:function that opens the source of batches."
     )
@@ -259,9 +261,19 @@ def load(path: Path | str) -> RunConfig:
         TrainingError: the file is not a run configuration.
     """
     try:
-        return _where_it_lies(RunConfig.model_validate_json(Path(path).read_bytes()), Path(path).absolute().parent)
+        return parsed(Path(path).read_bytes(), Path(path))
     except FileNotFoundError as error:
         raise MissingError(f"no run configuration {path}", remedy="submit the run again to write the file") from error
+
+
+def parsed(data: bytes, path: Path) -> RunConfig:
+    """Return the run configuration in the content of a file, with the workspace that contains the file.
+
+    Raises:
+        TrainingError: the content is not a run configuration.
+    """
+    try:
+        return _where_it_lies(RunConfig.model_validate_json(data), path.absolute().parent)
     except ValidationError as error:
         absent = [why for detail in error.errors() if (why := refusal(f"run.{detail['loc'][0]}"))]
         raise TrainingError(f"{path} is not a run configuration", found=absent[0] if absent else error) from error

@@ -24,6 +24,7 @@ class RunDirectory:
     result.json     how the job ended, written last
     upgrade.json    request to compare the next job's code with the code that trained the run
     resume.json     evidence that a resumed run equals the uninterrupted one
+    contracts/      0001.json …: launch contracts, signed by the run's owner before the start
     attempts/       0001.json …: signed attestations, one per start of the ranks
     audits/         0001.json …: all evidence of exact resumes, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
@@ -51,6 +52,7 @@ class RunDirectory:
         self.result = self.root / "result.json"
         self.upgrade = self.root / "upgrade.json"
         self.evidence = self.root / "resume.json"
+        self.contracts = self.root / "contracts"
         self.attempts = self.root / "attempts"
         self.audits = self.root / "audits"
         self.checkpoints = self.root / "checkpoints"

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from plinth.errors import CheckpointError, TrainingError
+from plinth.training.attempts import in_force
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.saving import Saver
@@ -29,6 +30,7 @@ from plinth.training.data import Batches, StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED, Launched, Measured
 from plinth.training.guard.rules import TEXT_RULES, Intervention, ThroughputRule
+from plinth.training.predicted_curve import MISSED, CurveWatch
 from plinth.training.recovery.copies import Copier
 from plinth.training.step_documents import WindowReporter
 from plinth.training.stopping import Verdict, Watch, stopped_event
@@ -91,6 +93,8 @@ class TrainingRun:
         self.stragglers, self.profiler = StragglerDetector(config, rank), StepProfiler(config, rank)
         self.watch = Watch(config) if rank.leads else None
         self.verdict: Verdict | None = None  # verdict of the stopping rules, once they demand a stop
+        promised = in_force(config) if rank.leads else None
+        self.curve = CurveWatch(config, promised.curve) if promised and promised.curve else None
         self._last_reported = _last_step(config) if rank.leads else 0
         self._lag = 1 if rank.device.type == "cuda" else 0
         self._in_flight: deque[Launched] = deque()
@@ -286,6 +290,8 @@ class TrainingRun:
         self._emit_step(measured)
         if self.watch is not None and self.verdict is None:
             self.verdict = self.watch.verdict_at(measured.step)
+        for missed in self.curve.missed(measured.step) if self.curve is not None else ():
+            self._emit(MISSED, **missed, durable=True)
         for intervention in made:
             self._emit("intervention", **intervention.event(), durable=True)
             self.reporter.report(intervention)

@@ -33,6 +33,7 @@ APPROVER: Final = "approver"
 PROMOTER: Final = "promoter"
 POLICY: Final = "policy"
 COMPLIANCE: Final = "compliance"
+OWNER: Final = "owner"
 
 #: Roles, with the statements that each signs. A key can have several roles; a process needs only the keys of its own
 #: roles.
@@ -44,7 +45,10 @@ ROLES: Final[Mapping[str, str]] = {
     PROMOTER: "releases, their history, verdicts, exports",
     POLICY: "the gates that a release must pass, and waivers",
     COMPLIANCE: "licenses and terms, personal data, taints, takedowns, documents, exports of text",
+    OWNER: "launch contracts: what a run may spend, and what it must reach",
 }
+#: Roles that roots from before Plinth 0.4 lack. Such a root is valid, and the role has no keys until one is enrolled.
+LATER: Final = frozenset({OWNER})
 
 
 class RootKey(Frozen):

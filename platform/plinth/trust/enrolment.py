@@ -111,7 +111,7 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: 
         raise SignatureError(
             "this key is enrolled already", found=state, expected=f"a key of {owner}", remedy="enroll a new key"
         )
-    before = trust.root.roles[role]
+    before = trust.root.role(role)
     after = Role(keys=tuple(dict.fromkeys((*before.keys, key_id))), threshold=before.threshold)
     return changed(
         workspace,
@@ -182,7 +182,7 @@ def threshold(workspace: Workspace, role: str, count: int, *, propose: Proposing
     """
     require_role(role)
     trust = Trust.of(workspace)
-    before = trust.root.roles[role]
+    before = trust.root.role(role)
     valid = [key_id for key_id in before.keys if trust.root.keys[key_id].revoked_from is None]
     if not 1 <= count <= len(valid):
         raise SignatureError(f"{role} cannot require {count} keys", found=f"{len(valid)} valid keys")

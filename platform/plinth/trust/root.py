@@ -26,7 +26,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse, signers
-from plinth.trust.dsse import ROLES, ROOT, Authority, Role, RootKey, SigstoreIdentity, time_of
+from plinth.trust.dsse import LATER, ROLES, ROOT, Authority, Role, RootKey, SigstoreIdentity, time_of
 from plinth.trust.signers import Signer
 
 PREDICATE: Final = "urn:plinth:root:v1"
@@ -56,7 +56,7 @@ class Root(Frozen):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        if set(self.roles) != set(ROLES):
+        if not set(ROLES) - LATER <= set(self.roles) <= set(ROLES):
             raise ValueError(f"roles are {sorted(self.roles)}, expected {sorted(ROLES)}")
         for name, role in self.roles.items():
             if strange := set(role.keys) - set(self.keys):
@@ -77,9 +77,13 @@ class Root(Frozen):
         """Name and version, with `demo root` for a demo root."""
         return f"{'demo root' if self.demo else 'root'} {self.name} version {self.version}"
 
+    def role(self, name: str) -> Role:
+        """Return the keys of a role and its threshold. A role that is newer than the root has no keys."""
+        return self.roles[name] if name in self.roles else Role(keys=())
+
     def authority(self, role: str) -> Authority:
         """Return the keys that may sign as a role."""
-        known = self.roles[role]
+        known = self.role(role)
         return Authority(
             role=role,
             root=self.title,
@@ -181,7 +185,7 @@ def changes(before: Root, after: Root) -> tuple[str, ...]:
         if old.revoked_from != new.revoked_from:
             said.append(f"{shown}: revoked from {new.revoked_from or 'no time'} on, was {old.revoked_from or 'valid'}")
     for name in ROLES:
-        was, now = before.roles[name], after.roles[name]
+        was, now = before.role(name), after.role(name)
         said += [f"{name}: key {one[:12]} may sign" for one in now.keys if one not in was.keys]
         said += [f"{name}: key {one[:12]} may no longer sign" for one in was.keys if one not in now.keys]
         if was.threshold != now.threshold:

@@ -4,6 +4,7 @@
     fit       the law from a table of runs: variable projection, then the published objective; statuses, intervals
     predict   loss and probes of a larger run, stored and compared with the measured values; intervals of an optimum;
               the best model that money buys on a fleet
+    curve     loss curve of a run with a simultaneous band, from the curves of a ladder's runs, for its launch contract
     ladder    sizes by horizons with hyperparameters by rule, their FLOPs; a ladder as an experiment
 
 This package also defines the command `plinth experiment scaling`, which imports the other modules when it runs.
@@ -142,6 +143,42 @@ def predict_command(
     probes = {f"probe {name}": interval(own) for name, own in made.probes.items()}
     output.facts({"loss": interval(made.loss), **probes, **{f"probe {k}": why for k, why in made.unpredicted.items()}})
     output.facts({"prediction": made.digest})
+
+
+@scaling.command("curve", epilog=examples("plinth experiment scaling curve ladder latest --out curve.json"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("run")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file, for `plinth run contract`.")
+@shared
+@json_option
+def curve_command(settings: Settings, file: Path, run: str, out: Path | None, as_json: bool) -> None:
+    """Predict the loss curve of RUN, which is prepared but not started, from the runs of the ladder in FILE.
+
+    The band contains the losses of all segments of the run together with a probability of 95%. All runs of the ladder
+    that count have the learning rate schedule of RUN, in fractions of their tokens.
+    """
+    from plinth import fingerprint
+    from plinth.model.architectures import parameters
+    from plinth.storage.uris import write_file
+    from plinth.training.predicted_curve import shape_of
+    from plinth_jobs.cli import output
+    from plinth_lab.experiments import run as experiments
+    from plinth_lab.scaling.curve import ladder_curves, predicted
+
+    ctx, config = settings.context(), settings.run_config(run)
+    _, arms = experiments.load(file)
+    made = {one.asset: ctx.refs.current(one.asset) for one in arms if ctx.refs.seen(one.asset)}
+    size, tokens = parameters(config.model, config.vocab_size).active, config.tokens_through(config.total_steps)
+    found = predicted(ladder_curves(ctx, arms, made), size, tokens, shape_of(config.optimizer))
+    if out is not None:
+        write_file(str(out), lambda stream: stream.write(fingerprint.canonical(found)))
+    if as_json:
+        output.emit_json(found)
+        return
+    times = f"{found.extrapolation:.3g} x the largest budget of {counted(len(found.runs), 'run')}"
+    output.heading(f"{config.run_id}: {size:,} parameters, {tokens:,} tokens, {times}")
+    rows = [(f"{one.tokens:,}", f"{one.value:.4f}", f"{one.low:.4f} to {one.high:.4f}") for one in found.points]
+    output.table(("tokens", "loss", f"{found.level:.0%} band"), rows, right=("tokens", "loss"))
 
 
 @scaling.command(epilog=examples("plinth experiment scaling compare foretold.json --loss 2.31 --probe probe=0.81"))

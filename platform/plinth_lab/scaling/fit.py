@@ -156,7 +156,7 @@ class Fitted:
         near = float((np.abs(self.residuals) <= self.fit.delta).mean())
         trunks = self.fit.trunks
         few = 1.0 if trunks == len(self.runs) else float(np.sqrt(trunks / (trunks - 1)))
-        return (1 + near * (self._lost - 1)) * few
+        return (1 + near * (self.inflation - 1)) * few
 
     @property
     def floorless(self) -> Bools:
@@ -166,10 +166,11 @@ class Fitted:
     @property
     def noise(self) -> Floats:
         """Residuals of ln L, [R], scaled to the size that they would have for runs outside the fit."""
-        return self.residuals * self._lost
+        return self.residuals * self.inflation
 
     @property
-    def _lost(self) -> float:
+    def inflation(self) -> float:
+        """Factor by which residuals of the fit are smaller than those of other runs, for its five constants."""
         runs = len(self.residuals)
         return float(np.sqrt(runs / (runs - 5)))
 

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from plinth.errors import CheckFailedError
 from plinth.records import Frozen
+from plinth.training.predicted_curve import MISSED
 from plinth_ops.alerts.conditions import (
     Age,
     BurnRate,
@@ -221,6 +222,7 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
         "DeviceError": ("device_error", "had a GPU error"),
         "JobKilled": ("vanished", "lost its supervisor, which was killed"),
         "AllowanceSpent": ("allowance_spent", "was stopped, because its granted budget is spent"),
+        "ForecastMissed": (MISSED, "has a loss outside the band of its launch contract"),
     }
     for name, (kind, what) in happened.items():
         yield _alert(name, "ticket", "training", _recent(kind), f"{run} {what}.")

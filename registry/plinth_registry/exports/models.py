@@ -17,7 +17,7 @@ from plinth.entry_points import absent, not_here
 from plinth.errors import GateError, MissingError, PlinthError, SignatureError
 from plinth.provenance.statements import chain
 from plinth.trust import dsse
-from plinth.trust.dsse import ROLES, ROOT, TRAINER
+from plinth.trust.dsse import OWNER, ROLES, ROOT, TRAINER
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import FORMS, RELEASE
 from plinth.trust.standalone_verify import ROLES as ROLE_OF
@@ -201,6 +201,9 @@ def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple
         files[f"{EVIDENCE}/policy.json"] = policy.path_of(ctx, found.record.model, one.policy.version)
     envelopes = {RELEASE: record_envelope(ctx, found.record)}
     envelopes |= {name: dsse.envelope_of(path) for name, path in files.items()}
+    provenance, _ = signing.provenance_of(own.directory, trust.authority(TRAINER), at=found.record.at)
+    for number, signed in enumerate(provenance["training"].get("contracts", ()), 1):  # verified with the candidate
+        yield f"{EVIDENCE}/contracts/{number:04d}.json", (OWNER, pretty(signed))
     head = ctx.workspace.releases / releases.HEAD
     envelopes |= {f"{EVIDENCE}/head.json": dsse.envelope_of(head)} if head.exists() else {}
     for name, envelope in envelopes.items():

@@ -5,6 +5,7 @@ has the state of one gate, the summary of all gates, and the evaluation of a pol
     facts       the evidence, one record per kind of attestation
     margins     paired differences and upper bounds of shares, for gates that compare two models; the gates
                 `forgetting` (models that started from another) and `compressed` (exported forms)
+    forecast    the launch contract of the run: its final loss and its cost
     origin      signature, lineage, taint, contamination, license, terms, resume, stability, cost; approvals
 
 A gate fails with a reason if its evidence is missing. A gate that decided nothing is skipped, not applicable or

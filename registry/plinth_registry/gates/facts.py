@@ -192,6 +192,26 @@ class CostFacts(Frozen):
     amounts: Mapping[str, float]
 
 
+class PromisedLoss(Frozen):
+    """Mean training loss of a segment of the run, with its promised interval, in nats per token."""
+
+    loss: float
+    low: float
+    high: float
+
+
+class ContractFacts(Frozen):
+    """Launch contract of the run, and the losses that the run reached."""
+
+    owner: str
+    number: int
+    rank_hours: float = Field(description="Budget: maximum rank-hours of all jobs of the run.")
+    level: float | None = Field(None, description="Level of the predicted curve; None if no curve was predicted.")
+    segments: int = Field(0, description="Number of segments of the predicted curve.")
+    missed: tuple[str, ...] = Field((), description="Segments with a loss outside the interval.")
+    final: PromisedLoss | None = Field(None, description="Last segment; None if the run ended before it.")
+
+
 class Approval(Frozen):
     """Decision of one person about a candidate, and the way in which it was given."""
 
@@ -215,7 +235,7 @@ class Approval(Frozen):
 class Evidence(Frozen):
     """Evidence for the gates. A field is None if there is no evidence of this kind, and the gate that needs it fails.
 
-    The evaluating process itself determines `signature`, `lineage`, `code`, `taints`, `champion`, `parent`,
+    The evaluating process itself determines `signature`, `lineage`, `code`, `contract`, `taints`, `champion`, `parent`,
     `expected_slices`, `own` and the decisions of people. All other fields are attested, one field per kind of
     attestation; measurements are in `measured`.
     """
@@ -223,6 +243,7 @@ class Evidence(Frozen):
     signature: CheckResult | None = None
     lineage: CheckResult | None = None
     code: CodeFacts | None = None
+    contract: ContractFacts | None = Field(None, description="Launch contract; None if the run had none.")
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty if there is none.")
     first_release: Literal["allowed", "refused"] = Field(

@@ -4,6 +4,7 @@
                  and of exchangeability
     means        means, ratios of sums and their differences, also over seeds and documents together; bootstrap
                  intervals; slopes
+    curves       simultaneous band of a new curve
     shares       shares of items; Holm's correction, alpha-spending, minimum detectable effect, required number of items
 
 A *cluster* is the sampled unit: a document with several spans, an item with several samples, or a template with several
@@ -15,6 +16,7 @@ Wilson's formula is in `plinth.corpus.slices.rates`, because the corpus uses it 
 package.
 """
 
+from plinth.evaluation.statistics.curves import new_curves, simultaneous
 from plinth.evaluation.statistics.estimate import (
     DEGENERATE,
     FEW_CLUSTERS,
@@ -64,6 +66,7 @@ __all__ = [
     "lower_share",
     "mcnemar",
     "mean",
+    "new_curves",
     "paired_difference",
     "prediction",
     "ratio",
@@ -72,6 +75,7 @@ __all__ = [
     "sequential_power",
     "share",
     "share_with_missing",
+    "simultaneous",
     "slope",
     "smallest_effect",
     "spending_level",

@@ -265,6 +265,12 @@ class Training(Frozen):
     supervision: Supervision = Supervision()
     launch: Launch = Launch()
     reading: Reading = Reading()
+    contract: Literal["optional", "required"] = Field(
+        "optional",
+        exclude_if=lambda given: given == "optional",
+        description="If `required`, no rank starts without a launch contract that the run's owner signed and that "
+        "matches the run: `plinth run contract sign`.",
+    )
 
     @model_validator(mode="after")
     def _scheduled(self) -> Training:
