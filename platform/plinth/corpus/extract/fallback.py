@@ -1,7 +1,7 @@
-"""Fallback of a fast engine: a slow engine reads the articles on which the fast engine is unsure.
+"""Fallback of the engine `blocks`: a slow engine votes on the blocks of articles on which the model is unsure.
 
-The slow text is taken only if both texts agree to some extent. Otherwise the slow engine does not read the page well
-either, and the fast text stays.
+Its text is used only if both texts agree to some extent. Otherwise the slow engine does not read the page well either.
+The text is always written by `blocks`, so that paragraphs, lists and tables have one form in all documents.
 """
 
 from __future__ import annotations
@@ -9,27 +9,34 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from plinth.corpus.extract.page import SLOW, UNSURE, UNSURE_ABOVE, Extract, MainContent
+import numpy as np
 
-#: Minimum F1 of the words of both texts. Raise `documents.VERSION` if it changes, or `UNSURE_ABOVE`.
-AGREEMENT = 0.5
+from plinth.corpus.extract.content.engine import BlockEngine
+from plinth.corpus.extract.content.learner import BlockReader, labels
+from plinth.corpus.extract.page import SLOW, UNSURE, Extract, MainContent
+
+#: Value of `MainContent.unsure` above which the slow engine is asked, minimum F1 of the words of both texts, and log-odds
+#: of its vote. Raise `documents.VERSION` if they change.
+ASKED_ABOVE, AGREEMENT, VOTE = 0.05, 0.5, 2.0
 _WORD = re.compile(r"\w+")
 
 
-def with_fallback(fast: Extract, slow: Extract) -> Extract:
-    """Return an engine that reads an article again with `slow` if `fast` is unsure."""
+def with_fallback(fast: BlockEngine, slow: Extract) -> Extract:
+    """Return an engine that asks `slow` about an article if `fast` is unsure."""
+    read = BlockReader()
 
     def extract(html: str) -> MainContent:
         first = fast(html)
-        if not first.article or first.unsure <= UNSURE_ABOVE:
+        if not first.article or first.unsure <= ASKED_ABOVE:
             return first
         try:
-            second = slow(html)
+            second = slow(html).text
         except Exception:  # the page has a text already
             return first._replace(route=UNSURE)
-        if agreement(first.text, second.text) < AGREEMENT:
+        if agreement(first.text, second) < AGREEMENT:
             return first._replace(route=UNSURE)
-        return MainContent(second.text, first.title, route=SLOW)
+        shares = np.nan_to_num(labels(read(html).texts, second), nan=0.5)
+        return fast(html, ((2 * shares - 1) * VOTE).astype(np.float32))._replace(route=SLOW)
 
     return extract
 

@@ -1,16 +1,16 @@
 /* Main content of a page: blocks that a model of decision trees keeps, written as a reader sees them. */
+#include "plinth/corpus/extract/content/doubt.h"
 #include "plinth/corpus/extract/content/scores.h"
 
 /* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
    a page of items or of little text. Text next to kept text passes down to JOINED below the limit, the only sentence of a
    page down to HOPELESS. */
 #define SURE 1.3862944f
-#define JOINED 3.0f
+#define JOINED 2.0f
 #define HOPELESS 4.0f
+#define SURE_TEASER 2.5f
+#define FEW_TEASERS 0.5
 #define ALIKE 0.2
-/* Scores between which a block is undecided. */
-#define LOW -0.6f
-#define HIGH 2.0f
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, LITTLE_CHARS = 500, DEEPEST_LEVEL = 16, PROBES = 16 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
@@ -97,6 +97,41 @@ static void keep_headings(const Page *page, float *scores, float limit) {
         bool is_title = is_heading(page->elements[block->element].tag) && block->link_chars * 3 < block->chars;
         if (!is_title || scores[k] >= limit || scores[k] < limit - JOINED || scores[k + 1] < limit) continue;
         if (is_near(page, block->element, block[1].element)) scores[k] = limit;
+    }
+}
+
+/* Keep questions above text that is kept, where questions are repeated: answers make no sense without. */
+static void keep_questions(const Page *page, const Facts *facts, float *scores, float limit) {
+    for (int64_t k = page->block_count - 2; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || scores[k] < limit - HOPELESS || scores[k + 1] < limit || !is_question(page, block)) continue;
+        if (block->link_chars * 3 >= block->chars || !is_near(page, block->element, block[1].element)) continue;
+        if (group_of(facts, block_place(page, block))->questions >= FEW) scores[k] = limit;
+    }
+}
+
+/* Drop teasers below an article: those after its last sentence of which the model is sure. References in lists and tables
+   stay. */
+static void drop_teasers(const Page *page, const Facts *facts, float *scores, float limit) {
+    if (teaser_share(page, facts, scores, limit) > FEW_TEASERS) return;
+    for (int64_t k = page->block_count - 1; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        bool is_one = is_teaser(page, facts, block);
+        if (!is_one && scores[k] >= SURE_TEASER && is_prose(block)) return;
+        if (is_one && scores[k] >= limit && scores[k] < SURE_TEASER && !whole(page, block->element)) scores[k] = limit - 1;
+    }
+}
+
+/* Drop headings and fragments of up to two words at the end of a text: what they belong to was dropped. */
+static void drop_tail(const Page *page, float *scores, float limit) {
+    for (int64_t k = page->block_count - 1; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        int tag = page->elements[block->element].tag;
+        if (scores[k] < limit) continue;
+        bool is_structured = block->pre || tag == TD || tag == TH || tag == DD || tag == DT || above(page, block->element, LI, LI);
+        bool is_fragment = block->words <= 2 && !block->stops && !is_structured;
+        if (tag == H1 || !(is_heading(tag) || is_fragment)) return;
+        scores[k] = limit - 1;
     }
 }
 
@@ -297,49 +332,51 @@ static int64_t text_room(const Page *page) {
 }
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
-   needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure` is
-   the characters of undecided blocks divided by those that are kept;
-   `is_article`: the page declares an article, and neither a forum nor a list. */
-KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, int64_t *is_article) {
+   needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure`
+   is 1 minus the F1 that the model expects, `teasers` the share of text that announces other pages; `is_article`: the page declares an article, and neither a forum nor a list. */
+KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, f32_in votes, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, double *teasers, int64_t *is_article) {
     Page page;
     Facts facts = {0};
     read_page(&page, html.at, html.size);
     *title_from = page.title_from;
     *title_to = page.title_to;
-    *unsure = 0;
+    *unsure = *teasers = 0;
     bool is_forum = page.kinds[K_FORUM] || page.hints >> H_FORUM & 1;
     *is_article = page.kind == ARTICLE_KIND && !is_forum && !page.kinds[K_LIST];
     int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
     float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float));
-    float *scores = malloc((size_t)(count + 1) * sizeof(float));
+    float *scores = malloc((size_t)(count + 1) * 2 * sizeof(float)), *first_scores = scores + count;
     Sets *leaves = aligned_alloc(sizeof(Sets), (size_t)(first.size + 1) * sizeof(Sets));
     int32_t *items = calloc((size_t)page.element_count + 1, sizeof(int32_t));
     bool *is_written = calloc((size_t)page.element_count + 1, sizeof(bool));
     if (!page.failed && features && scores && leaves && items && is_written && write_features(&page, &facts, features)) {
         Trees trees = {starts, tree, first, threshold, leaf, others};
         score_blocks(&trees, features, count, leaves, scores);
-        int64_t sure = 0, undecided = 0, kept = 0;
-        for (int64_t k = 0; k < count; k++) {
+        for (int64_t k = 0; k < count && votes.size == count; k++) scores[k] += votes.at[k];
+        memcpy(first_scores, scores, (size_t)count * sizeof(float));
+        int64_t sure = 0;
+        for (int64_t k = 0; k < count; k++)
             if (scores[k] >= SURE && page.blocks[k].chars >= PROSE) sure += page.blocks[k].chars;
-            if (scores[k] > LOW && scores[k] < HIGH) undecided += page.blocks[k].chars;
-        }
         score_wholes(&page, scores);
         float limit = sure >= ARTICLE_CHARS ? article : other;
         limit = sentence_limit(&page, scores, limit);
         keep_alike(&page, &facts, scores, limit);
         keep_neighbors(&page, scores, limit);
         keep_headings(&page, scores, limit);
+        keep_questions(&page, &facts, scores, limit);
+        if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
+        if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
+        *unsure = expected_loss(&page, first_scores, scores, limit);
+        *teasers = is_forum ? 0 : teaser_share(&page, &facts, scores, limit);
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
         Writer writer = {out.at, 0};
         const Block *last = NULL;
         for (int64_t k = 0; k < count && fits; k++) {
             if (scores[k] < limit) continue;
-            kept += page.blocks[k].chars;
             write_block(&writer, &page, last, &page.blocks[k], is_written);
             last = &page.blocks[k];
         }
-        *unsure = (double)undecided / (double)(kept + 1);
         size = fits ? writer.size : room > out.size ? -room : NO_MEMORY;
     }
     free(features);
