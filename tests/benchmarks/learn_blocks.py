@@ -7,9 +7,6 @@ WCXB is a clone of github.com/Murrough-Foley/web-content-extraction-benchmark (C
 with its text written by people. EXCLUDED.txt lists domains that are left out: those of the benchmarks on which the
 model is measured. Each block counts twice, once with the label of the written text and once with that of Trafilatura,
 the slow engine, where the two agree on the page; this teaches the model what both leave out of articles.
-
-Models of the pages of other domains judge each page first. A page whose written text contradicts a model that expects
-to be right is left out: people forgot the questions and answers below an article, or half of a page.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +29,6 @@ from plinth.corpus.extract.content.learner import (
     boosted,
     covers,
     labels,
-    log_odds,
     model_bytes,
     weights,
 )
@@ -46,17 +41,14 @@ AGREEMENT = 0.75
 #: Blocks of a page that are learned from, on average at most.
 PAGE_BLOCKS = 300
 TREES = 500
-#: Models that judge pages; expected F1 from which a model's opinion counts, and how far the F1 may be below it.
-FOLDS, EXPECTED, BELOW = 3, 0.9, 0.15
 PARAMETERS = {"objective": "binary", "learning_rate": 0.06, "num_leaves": 47, "min_child_samples": 40}
 #: Minimum log-odds on pages with an article and on others: probabilities of 0.7 and 0.35.
 LIMITS = (float(np.log(0.7 / 0.3)), float(np.log(0.35 / 0.65)))
 
 
 class LabeledPage(NamedTuple):
-    """Blocks of a page with the labels of people and of Trafilatura, and the domain of the page."""
+    """Blocks of a page with the labels of people and of Trafilatura."""
 
-    domain: str
     blocks: PageBlocks
     written: F64
     taught: F64
@@ -77,8 +69,7 @@ def pages(folder: Path, excluded: set[str]) -> Iterator[LabeledPage]:
         if facts["split"] != "dev":
             continue
         truth = json.loads((folder / "dev" / "ground-truth" / f"{name}.json").read_text())
-        site = domain(truth["url"])
-        if site in excluded:
+        if domain(truth["url"]) in excluded:
             continue
         html = decode(gzip.decompress((folder / "dev" / "html" / f"{name}.html.gz").read_bytes()), "", html=True)
         blocks, main = read(html), truth["ground_truth"].get("main_content") or ""
@@ -87,7 +78,7 @@ def pages(folder: Path, excluded: set[str]) -> Iterator[LabeledPage]:
             continue
         second = extract(html, favor_precision=True, include_comments=False) or ""
         taught = labels(blocks.texts, second) if agreement(second, main) >= AGREEMENT else written
-        yield LabeledPage(site, blocks, written, taught)
+        yield LabeledPage(blocks, written, taught)
 
 
 def learn(found: Sequence[LabeledPage]) -> BlockModel:
@@ -105,29 +96,11 @@ def learn(found: Sequence[LabeledPage]) -> BlockModel:
     return boosted(twice, TREES, PARAMETERS, LIMITS)
 
 
-def contradicts(page: LabeledPage, model: BlockModel) -> bool:
-    """Return True if the F1 of characters of a model on a page is far below the high F1 that the model expects."""
-    odds, chars = log_odds(model, page.blocks.features), page.blocks.features[:, 0]
-    content = chars / (1 + np.exp(-odds))
-    kept, truth = odds >= 0, np.nan_to_num(page.written) >= 0.5
-    expected = 2 * content[kept].sum() / (chars[kept].sum() + content.sum())
-    found = 2 * chars[kept & truth].sum() / (chars[kept].sum() + chars[truth].sum())
-    return bool(expected >= EXPECTED and found < expected - BELOW)
-
-
-def consistent(found: Sequence[LabeledPage]) -> list[LabeledPage]:
-    """Return the pages without those that contradict the model of the pages of other domains."""
-    folds = [zlib.crc32(page.domain.encode()) % FOLDS for page in found]
-    models = [learn([page for page, own in zip(found, folds, strict=True) if own != fold]) for fold in range(FOLDS)]
-    return [page for page, fold in zip(found, folds, strict=True) if not contradicts(page, models[fold])]
-
-
 def main() -> None:
     folder, excluded, target = map(Path, sys.argv[1:])
     found = list(pages(folder, set(excluded.read_text().split())))
-    used = consistent(found)
-    print(f"{len(used)} of {len(found)} pages, {sum(len(page.written) for page in used):,} blocks")
-    target.write_bytes(model_bytes(learn(used)))
+    print(f"{len(found)} pages, {sum(len(page.written) for page in found):,} blocks")
+    target.write_bytes(model_bytes(learn(found)))
 
 
 if __name__ == "__main__":

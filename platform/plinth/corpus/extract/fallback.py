@@ -6,19 +6,20 @@ The text is always written by `blocks`, so that paragraphs, lists and tables hav
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from plinth.corpus.extract.content.engine import BlockEngine
-from plinth.corpus.extract.content.learner import BlockReader, labels
+from plinth.corpus.extract.content.learner import SHINGLE, BlockReader, labels, words
 from plinth.corpus.extract.page import SLOW, UNSURE, Extract, MainContent
+from plinth_text.arrays import F32
 
-#: Value of `MainContent.unsure` above which the slow engine is asked, minimum F1 of the words of both texts, and log-odds
-#: of its vote. Raise `documents.VERSION` if they change.
-ASKED_ABOVE, AGREEMENT, VOTE = 0.05, 0.5, 2.0
-_WORD = re.compile(r"\w+")
+#: Value of `MainContent.unsure` above which the slow engine is asked, and minimum F1 of the words of both texts.
+ASKED_ABOVE, AGREEMENT = 0.1, 0.5
+#: Log-odds of a vote for a block and against it. Raise `documents.VERSION` if these numbers change.
+FOR, AGAINST = 2.5, 6.0
 
 
 def with_fallback(fast: BlockEngine, slow: Extract) -> Extract:
@@ -33,16 +34,25 @@ def with_fallback(fast: BlockEngine, slow: Extract) -> Extract:
             second = slow(html).text
         except Exception:  # the page has a text already
             return first._replace(route=UNSURE)
-        if agreement(first.text, second) < AGREEMENT:
+        agreed = agreement(first.text, second)
+        if agreed < AGREEMENT:
             return first._replace(route=UNSURE)
-        shares = np.nan_to_num(labels(read(html).texts, second), nan=0.5)
-        return fast(html, ((2 * shares - 1) * VOTE).astype(np.float32))._replace(route=SLOW)
+        found = fast(html, _votes(read(html).texts, second))
+        return found._replace(route=SLOW, unsure=max(found.unsure, 1 - agreed))
 
     return extract
 
 
+def _votes(texts: Sequence[str], second: str) -> F32:
+    """Return a vote for each block by the share of it that is in the second text. Short blocks have none: their words
+    are in the text by chance, or in another form."""
+    shares = 2 * np.nan_to_num(labels(texts, second), nan=0.5) - 1
+    short = np.array([len(words(text)) < SHINGLE for text in texts], bool)
+    return np.where(short, 0, np.where(shares > 0, FOR, AGAINST) * shares).astype(np.float32)
+
+
 def agreement(text: str, other: str) -> float:
     """Return the F1 of the words of two texts."""
-    a, b = (Counter(_WORD.findall(each.lower())) for each in (text, other))
+    a, b = Counter(words(text)), Counter(words(other))
     total = a.total() + b.total()
     return 2 * (a & b).total() / total if total else 1.0

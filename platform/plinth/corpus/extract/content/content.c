@@ -7,11 +7,12 @@
    page down to HOPELESS. */
 #define SURE 1.3862944f
 #define JOINED 2.0f
+#define NAMED 3.0f
 #define HOPELESS 4.0f
 #define SURE_TEASER 2.5f
 #define FEW_TEASERS 0.5
 #define ALIKE 0.2
-enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, LITTLE_CHARS = 500, DEEPEST_LEVEL = 16, PROBES = 16 };
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, LITTLE_CHARS = 500, DEEPEST_LEVEL = 16, PROBES = 16 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -66,7 +67,9 @@ static bool may_join(const Page *page, const Block *block, float score, float li
     bool is_cell = tag == TD || tag == TH, is_sentence = tag == P && block->stops > 0;
     bool is_item = tag == DT || tag == DD || above(page, block->element, LI, LI) > 0;
     if (block->pre) return true;
-    return (is_cell || is_item || is_sentence) && block->link_chars * 3 < block->chars && score >= limit - JOINED;
+    int32_t list = is_item ? whole(page, block->element) : 0;
+    bool is_menu = list && page->elements[list].blocks > 1 && page->elements[list].link_chars * 3 >= page->elements[list].chars;
+    return (is_cell || is_item || is_sentence) && !is_menu && block->link_chars * 3 < block->chars && score >= limit - JOINED;
 }
 
 /* Keep code, lists, rows and sentences next to text that is kept: learned from long pages, the model takes some of them
@@ -119,6 +122,38 @@ static void drop_teasers(const Page *page, const Facts *facts, float *scores, fl
         bool is_one = is_teaser(page, facts, block);
         if (!is_one && scores[k] >= SURE_TEASER && is_prose(block)) return;
         if (is_one && scores[k] >= limit && scores[k] < SURE_TEASER && !whole(page, block->element)) scores[k] = limit - 1;
+    }
+}
+
+/* Keep all links of a run, which have one place in the page's structure, if half of them are kept. */
+static void keep_runs(const Page *page, float *scores, float limit) {
+    for (int64_t k = 0, next; k < page->block_count; k = next) {
+        int64_t kept = 0;
+        for (next = k; next < page->block_count; next++) {
+            const Block *block = &page->blocks[next];
+            if (block->link_chars * 2 <= block->chars || block_place(page, block) != block_place(page, &page->blocks[k])) break;
+            kept += scores[next] >= limit;
+        }
+        for (int64_t i = k; i < next && 2 * kept >= next - k; i++)
+            if (scores[i] < limit && scores[i] >= limit - JOINED) scores[i] = limit;
+        next += next == k;
+    }
+}
+
+/* Keep a short block below text and above a sentence that are kept, all below one element: a name, or a label before what
+   it names. */
+static void fill_gaps(const Page *page, float *scores, float limit) {
+    for (int64_t k = 1; k + 1 < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || scores[k] < limit - NAMED || scores[k - 1] < limit || scores[k + 1] < limit) continue;
+        const Element *elements = page->elements, *own = &elements[block->element];
+        bool is_amid = elements[block[-1].element].parent == own->parent && elements[block[1].element].parent == own->parent;
+        if (!is_amid || block->chars > GAP_CHARS || !is_prose(&block[1])) continue;
+        uint8_t counts[PHRASES] = {0};
+        text_hints(page->text + block->from, block->to - block->from, counts);
+        int found = 0;
+        for (int group = 0; group < PHRASES; group++) found += counts[group];
+        if (!found) scores[k] = limit;
     }
 }
 
@@ -364,6 +399,8 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         keep_neighbors(&page, scores, limit);
         keep_headings(&page, scores, limit);
         keep_questions(&page, &facts, scores, limit);
+        keep_runs(&page, scores, limit);
+        if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
         *unsure = expected_loss(&page, first_scores, scores, limit);
