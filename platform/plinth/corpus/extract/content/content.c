@@ -140,14 +140,16 @@ static void keep_runs(const Page *page, float *scores, float limit) {
     }
 }
 
-/* Keep a short block below text and above a sentence that are kept, all below one element: a name, or a label before what
-   it names. */
+/* Keep a short block below text and above a sentence that are kept, all below one element or at one place: a name, or
+   a label before what it names. */
 static void fill_gaps(const Page *page, float *scores, float limit) {
     for (int64_t k = 1; k + 1 < page->block_count; k++) {
         const Block *block = &page->blocks[k];
         if (scores[k] >= limit || scores[k] < limit - NAMED || scores[k - 1] < limit || scores[k + 1] < limit) continue;
         const Element *elements = page->elements, *own = &elements[block->element];
-        bool is_amid = elements[block[-1].element].parent == own->parent && elements[block[1].element].parent == own->parent;
+        const Element *above_it = &elements[block[-1].element], *below_it = &elements[block[1].element];
+        bool is_amid = above_it->parent == own->parent && below_it->parent == own->parent;
+        is_amid |= above_it->place == own->place && below_it->place == own->place;
         if (!is_amid || block->chars > GAP_CHARS || !is_prose(&block[1])) continue;
         uint8_t counts[PHRASES] = {0};
         text_hints(page->text + block->from, block->to - block->from, counts);
