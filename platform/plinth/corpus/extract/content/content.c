@@ -93,12 +93,20 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
     }
 }
 
-/* Keep headings above text that is kept. */
-static void keep_headings(const Page *page, float *scores, float limit) {
+static void read_hints(const Page *page, const Block *block, uint8_t *counts) {
+    text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_TEXT), counts);
+}
+
+/* Keep headings above text that is kept. In an article, they may be links, as names of products are. */
+static void keep_headings(const Page *page, const Facts *facts, float *scores, float limit, bool is_long) {
     for (int64_t k = page->block_count - 2; k >= 0; k--) {
         const Block *block = &page->blocks[k];
-        bool is_title = is_heading(page->elements[block->element].tag) && block->link_chars * 3 < block->chars;
-        if (!is_title || scores[k] >= limit || scores[k] < limit - JOINED || scores[k + 1] < limit) continue;
+        bool is_link = block->link_chars * 3 >= block->chars;
+        if (!is_heading(page->elements[block->element].tag) || (is_link && !is_long)) continue;
+        if (scores[k] >= limit || scores[k] < limit - JOINED || scores[k + 1] < limit) continue;
+        uint8_t counts[PHRASES] = {0};
+        if (is_link) read_hints(page, block, counts);
+        if (counts[W_RELATED] || (is_link && is_teaser(page, facts, block))) continue;
         if (is_near(page, block->element, block[1].element)) scores[k] = limit;
     }
 }
@@ -152,10 +160,23 @@ static void fill_gaps(const Page *page, float *scores, float limit) {
         is_amid |= above_it->place == own->place && below_it->place == own->place;
         if (!is_amid || block->chars > GAP_CHARS || !is_prose(&block[1])) continue;
         uint8_t counts[PHRASES] = {0};
-        text_hints(page->text + block->from, block->to - block->from, counts);
+        read_hints(page, block, counts);
         int found = 0;
         for (int group = 0; group < PHRASES; group++) found += counts[group];
         if (!found) scores[k] = limit;
+    }
+}
+
+/* Drop short texts of which the model is not sure and whose words are those of controls: "Read more", "Share". */
+static void drop_controls(const Page *page, float *scores, float limit) {
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        bool is_label = block->words <= 3 && !block->stops && !block->digits && page->text[block->to - 1] != ':';
+        if (scores[k] < limit || scores[k] >= SURE_TEASER || !is_label || block->pre) continue;
+        if (is_heading(page->elements[block->element].tag) || whole(page, block->element)) continue;
+        uint8_t counts[PHRASES] = {0};
+        read_hints(page, block, counts);
+        if (counts[W_SHARE] || counts[W_RELATED] || counts[W_COMMENT] || counts[W_AD]) scores[k] = limit - 1;
     }
 }
 
@@ -399,11 +420,12 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         limit = sentence_limit(&page, scores, limit);
         keep_alike(&page, &facts, scores, limit);
         keep_neighbors(&page, scores, limit);
-        keep_headings(&page, scores, limit);
+        keep_headings(&page, &facts, scores, limit, sure >= ARTICLE_CHARS);
         keep_questions(&page, &facts, scores, limit);
         keep_runs(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
+        drop_controls(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
         *unsure = expected_loss(&page, first_scores, scores, limit);
         *teasers = is_forum ? 0 : teaser_share(&page, &facts, scores, limit);
