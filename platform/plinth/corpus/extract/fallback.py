@@ -37,13 +37,13 @@ def with_fallback(fast: BlockEngine, slow: Extract) -> Extract:
         agreed = agreement(first.text, second)
         if agreed < AGREEMENT:
             return first._replace(route=UNSURE)
-        found = fast(html, _votes(read(html).texts, second))
+        found = fast(html, votes(read(html).texts, second))
         return found._replace(route=SLOW, unsure=max(found.unsure, 1 - agreed))
 
     return extract
 
 
-def _votes(texts: Sequence[str], second: str) -> F32:
+def votes(texts: Sequence[str], second: str) -> F32:
     """Return a vote for each block by the share of it that is in the second text. Short blocks have none: their words
     are in the text by chance, or in another form."""
     shares = 2 * np.nan_to_num(labels(texts, second), nan=0.5) - 1

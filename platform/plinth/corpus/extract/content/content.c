@@ -103,7 +103,7 @@ static void keep_headings(const Page *page, const Facts *facts, float *scores, f
         const Block *block = &page->blocks[k];
         bool is_link = block->link_chars * 3 >= block->chars;
         if (!is_heading(page->elements[block->element].tag) || (is_link && !is_long)) continue;
-        if (scores[k] >= limit || scores[k] < limit - JOINED || scores[k + 1] < limit) continue;
+        if (scores[k] >= limit || scores[k] < limit - (is_link ? 1 : JOINED) || scores[k + 1] < limit) continue;
         uint8_t counts[PHRASES] = {0};
         if (is_link) read_hints(page, block, counts);
         if (counts[W_RELATED] || (is_link && is_teaser(page, facts, block))) continue;
