@@ -16,7 +16,7 @@ from plinth.corpus.extract.content.learner import SHINGLE, BlockReader, labels, 
 from plinth.corpus.extract.page import SLOW, UNSURE, Extract, MainContent
 from plinth_text.arrays import F32
 
-#: Value of `MainContent.unsure` above which the slow engine is asked, and minimum F1 of the words of both texts.
+#: Value of `MainContent.unsure` above which the slow engine reads the page, and minimum F1 of the words of both texts.
 ASKED_ABOVE, AGREEMENT = 0.1, 0.5
 #: Log-odds of a vote for a block and against it. Raise `documents.VERSION` if these numbers change.
 FOR, AGAINST = 2.5, 6.0

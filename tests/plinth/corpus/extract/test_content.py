@@ -279,7 +279,8 @@ ARTICLE = f"<p>{FIRST} {SECOND}</p><p>{SECOND} {THIRD}</p><p>{THIRD} {FIRST} {SE
         ("<div class=q><div>Who keeps mill {n}?</div></div><div class=a><p>{text}</p></div>",
          "Who keeps mill {n}?\n\n{text}"),
         ("<div class=story><p>{text}</p><div>Read more</div></div>", "{text}"),
-        ("<p>{text}</p><ul><li>Share</li><li><a href=/m>Mail {n}</a></li><li><a href=/c>Copy {n}</a></li></ul>", "{text}"),
+        ("<p>{text}</p><ul><li>Share</li><li><a href=/m>Mail {n}</a></li><li><a href=/c>Copy {n}</a></li></ul>",
+         "{text}"),
     ],
 )  # fmt: skip
 def test_names_and_questions_stay_with_their_text_and_controls_go(

@@ -43,7 +43,9 @@ def voted(html: str, slow: str) -> MainContent:
 
 
 def test_the_slow_text_votes_on_the_blocks_if_both_agree() -> None:
-    html = page("article", f"<ul><li>{FIRST}</li></ul><p>{SECOND}</p><div class='related comments'><p>{THIRD}</p></div>")
+    html = page(
+        "article", f"<ul><li>{FIRST}</li></ul><p>{SECOND}</p><div class='related comments'><p>{THIRD}</p></div>"
+    )
     alone = BlockEngine(default_model())(html)
     assert alone.unsure > ASKED_ABOVE
     assert THIRD in alone.text
