@@ -3,9 +3,9 @@
 #include "plinth/corpus/extract/content/doubt.h"
 
 /* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
-   a page of items or of little text. Text next to kept text passes down to JOINED below the limit, a name amid it
-   down to NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers and controls below an
-   article go up to SURE_TEASER, if teasers are at most FEW_TEASERS of the text. */
+   a page of items or of little text. Text next to kept text passes down to JOINED below the limit, a name amid it down to
+   NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
+   dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. */
 #define SURE 1.3862944f
 #define JOINED 2.0f
 #define NAMED 3.0f
