@@ -1,4 +1,4 @@
-"""Doubt of the extraction engine about a page: high on lists of links, search pages and shop windows."""
+"""Doubt of the extraction engine about a page, and the share of its text that only announces other pages."""
 
 from __future__ import annotations
 
@@ -9,30 +9,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus.annotate.base import Annotator
-from plinth.corpus.extract.page import UNSURE_KEY
+from plinth.corpus.extract.page import TEASERS_KEY, UNSURE_KEY
 from plinth.extensions import NoParams
 
-SCHEMA = pa.schema([pa.field("unsure", pa.float64(), nullable=False)])
+KEYS = {"unsure": UNSURE_KEY, "teasers": TEASERS_KEY}
+SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in KEYS])
 
 
 def annotate_extraction(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate each document with the value in its metadata, 0 if there is none. Only metadata with it is parsed."""
+    """Annotate each document with the values in its metadata, 0 if there is none. Only metadata with one is parsed."""
     extra = batch.column("extra")
-    rows = np.flatnonzero(pc.match_substring(extra, f'"{UNSURE_KEY}"').to_numpy(zero_copy_only=False))
-    unsure = np.zeros(len(extra))
+    stated = pc.match_substring_regex(extra, "|".join(f'"{key}"' for key in KEYS.values()))
+    rows = np.flatnonzero(stated.to_numpy(zero_copy_only=False))
+    values = {name: np.zeros(len(extra)) for name in KEYS}
     for row, text in zip(rows.tolist(), extra.take(pa.array(rows)).to_pylist(), strict=True):
-        try:
-            unsure[row] = float(json.loads(text).get(UNSURE_KEY, 0))
-        except (TypeError, ValueError):  # another program's key of this name
-            continue
-    return pa.record_batch([pa.array(np.nan_to_num(unsure, posinf=0, neginf=0))], schema=SCHEMA)
+        found = json.loads(text)
+        for name, key in KEYS.items():
+            values[name][row] = _number(found.get(key, 0))
+    arrays = [pa.array(np.nan_to_num(each, posinf=0, neginf=0)) for each in values.values()]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # another program's key of this name
+        return 0.0
 
 
 ANNOTATOR = Annotator(
     name="extraction",
-    version="1",
-    description="Doubt of the engine `blocks` about a page: text of undecided blocks divided by kept text.",
-    source="Plinth's own engine; 0 for text of other engines and of other sources, and below 0.2.",
+    version="2",
+    description="Doubt of the engine `blocks` about a page (1 minus the F1 that its model expects), and the share of "
+    "the text that announces other pages.",
+    source="Plinth's own engine; 0 for text of other engines and of other sources, and for low values.",
     params=NoParams,
     schema=SCHEMA,
     reads=("extra",),

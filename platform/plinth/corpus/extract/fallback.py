@@ -1,41 +1,58 @@
-"""Fallback of a fast engine: a slow engine reads the articles on which the fast engine is unsure.
+"""Fallback of the engine `blocks`: a slow engine votes on the blocks of articles on which the model is unsure.
 
-The slow text is taken only if both texts agree to some extent. Otherwise the slow engine does not read the page well
-either, and the fast text stays.
+Its text is used only if both texts agree to some extent. Otherwise the slow engine does not read the page well either.
+The text is always written by `blocks`, so that paragraphs, lists and tables have one form in all documents.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Sequence
 
-from plinth.corpus.extract.page import SLOW, UNSURE, UNSURE_ABOVE, Extract, MainContent
+import numpy as np
 
-#: Minimum F1 of the words of both texts. Raise `documents.VERSION` if it changes, or `UNSURE_ABOVE`.
-AGREEMENT = 0.5
-_WORD = re.compile(r"\w+")
+from plinth.corpus.extract.content.engine import BlockEngine
+from plinth.corpus.extract.content.learner import SHINGLE, BlockReader, labels, words
+from plinth.corpus.extract.page import SLOW, UNSURE, Extract, MainContent
+from plinth_text.arrays import F32
+
+#: Value of `MainContent.unsure` above which the slow engine reads the page, and minimum F1 of the words of both texts.
+ASKED_ABOVE, AGREEMENT = 0.1, 0.5
+#: Log-odds of a vote for a block and against it. Raise `documents.VERSION` if these numbers change.
+FOR, AGAINST = 2.5, 6.0
 
 
-def with_fallback(fast: Extract, slow: Extract) -> Extract:
-    """Return an engine that reads an article again with `slow` if `fast` is unsure."""
+def with_fallback(fast: BlockEngine, slow: Extract) -> Extract:
+    """Return an engine that asks `slow` about an article if `fast` is unsure."""
+    read = BlockReader()
 
     def extract(html: str) -> MainContent:
         first = fast(html)
-        if not first.article or first.unsure <= UNSURE_ABOVE:
+        if not first.article or first.unsure <= ASKED_ABOVE:
             return first
         try:
-            second = slow(html)
+            second = slow(html).text
         except Exception:  # the page has a text already
             return first._replace(route=UNSURE)
-        if agreement(first.text, second.text) < AGREEMENT:
+        agreed = agreement(first.text, second)
+        if agreed < AGREEMENT:
             return first._replace(route=UNSURE)
-        return MainContent(second.text, first.title, route=SLOW)
+        found = fast(html, votes(read(html).texts, second))
+        return found._replace(route=SLOW, unsure=max(found.unsure, 1 - agreed))
 
     return extract
 
 
+def votes(texts: Sequence[str], second: str) -> F32:
+    """Return a vote for each block by the share of it that is in the second text. Short blocks have none: their words
+    are in the text by chance, or in another form."""
+    shares = 2 * np.nan_to_num(labels(texts, second), nan=0.5) - 1
+    short = np.array([len(words(text)) < SHINGLE for text in texts], bool)
+    return np.where(short, 0, np.where(shares > 0, FOR, AGAINST) * shares).astype(np.float32)
+
+
 def agreement(text: str, other: str) -> float:
     """Return the F1 of the words of two texts."""
-    a, b = (Counter(_WORD.findall(each.lower())) for each in (text, other))
+    a, b = Counter(words(text)), Counter(words(other))
     total = a.total() + b.total()
     return 2 * (a & b).total() / total if total else 1.0

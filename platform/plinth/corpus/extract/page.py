@@ -21,10 +21,11 @@ from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM_POLICY, dir
 #     answer     status, route, length of text, length of each fact; text and facts that are there
 
 CHARSET_BYTES = 255
-#: `MainContent.unsure` in a document's `extra`, if it is above `UNSURE_ABOVE`.
-UNSURE_KEY, UNSURE_ABOVE = "extraction_unsure", 0.2
+#: `MainContent.unsure` and `MainContent.teasers` in a document's `extra`, if they are above these values.
+UNSURE_KEY, UNSURE_ABOVE = "extraction_unsure", 0.05
+TEASERS_KEY, TEASERS_ABOVE = "extraction_teasers", 0.3
 #: Metadata of a page, by the names in a document's `extra`, with the maximum characters of each.
-FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE, UNSURE_KEY)
+FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE, UNSURE_KEY, TEASERS_KEY)
 FACT_CHARACTERS = 500
 ANSWER = struct.Struct(f"<BBI{len(FACTS)}H")
 #: Status of an answer: text came out, or one of these reasons.
@@ -72,7 +73,8 @@ class MainContent(NamedTuple):
     """Main content of HTML as an engine returns it.
 
     Args:
-        unsure: characters of undecided blocks divided by characters of kept blocks; 0 from engines that do not know.
+        unsure: 1 minus the F1 of characters that the model expects; 0 from engines that do not know.
+        teasers: share of the text that announces other pages; 0 from engines that do not know.
         article: the page declares an article (`og:type`), and neither a forum nor a list.
         route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
     """
@@ -80,11 +82,12 @@ class MainContent(NamedTuple):
     text: str
     title: str | None
     unsure: float = 0.0
+    teasers: float = 0.0
     article: bool = False
     route: int = 0
 
 
-#: Routes of a page: the first engine was unsure and its text was kept; the text of the slow engine was taken.
+#: Routes of a page: the first engine was unsure and its text was kept; the text of the slow engine decided.
 UNSURE, SLOW = 1, 2
 Extract = Callable[[str], MainContent]
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 import gc
 import re
 import resource
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 from plinth.compute.worker_process import Handler, ItemWatch
-from plinth.corpus.extract.fallback import with_fallback
 from plinth.corpus.extract.page import (
+    TEASERS_ABOVE,
+    TEASERS_KEY,
     UNSURE_ABOVE,
     UNSURE_KEY,
     Answer,
@@ -50,25 +50,19 @@ def engine(name: str, model: Path | None = None) -> Extract:
 
     `model` is the model file of `blocks`; if None, the default model is used.
     """
-    engines: dict[str, Callable[[], Extract]]
-    engines = {"blocks": partial(_blocks_engine, model), "resiliparse": _resiliparse, "trafilatura": _trafilatura}
-    fast, _, slow = name.partition("+")
-    extract = engines[fast]()
-    if slow:
-        extract = with_fallback(extract, engines[slow]())
+    if name.startswith("blocks"):
+        extract = _blocks(name, model)
+    else:
+        extract = _resiliparse() if name == "resiliparse" else _trafilatura()
     return lambda html: extract(readable_formulas(html))
 
 
-def _blocks_engine(model: Path | None) -> Extract:
+def _blocks(name: str, model: Path | None) -> Extract:
     from plinth.corpus.extract.content.engine import BlockEngine, default_model, read_model
+    from plinth.corpus.extract.fallback import with_fallback
 
-    extract = BlockEngine(read_model(model) if model else default_model())
-
-    def spaced(html: str) -> MainContent:
-        content = extract(html)
-        return content._replace(text=_spaces(content.text))
-
-    return spaced
+    fast = BlockEngine(read_model(model) if model else default_model())
+    return with_fallback(fast, _trafilatura()) if name.endswith("+trafilatura") else fast
 
 
 def _resiliparse() -> Extract:
@@ -248,7 +242,7 @@ def extracting(watch: ItemWatch, name: str, seconds: str, model: str = "") -> Ha
     extract = engine(name, Path(model) if model else None)
 
     def handle(items: Iterator[memoryview]) -> Iterator[bytes]:
-        for block in _blocks(items):
+        for block in _groups(items):
             pages = list[Read | Answer]()
             for page in block:
                 watch.begin()
@@ -260,7 +254,7 @@ def extracting(watch: ItemWatch, name: str, seconds: str, model: str = "") -> Ha
     return handle
 
 
-def _blocks(items: Iterator[memoryview]) -> Iterator[list[Page]]:
+def _groups(items: Iterator[memoryview]) -> Iterator[list[Page]]:
     block, size = list[Page](), 0
     for item in items:
         block.append(page_of(item))
@@ -304,6 +298,8 @@ def _answer(read: Read | Answer) -> bytes:
         facts = page_facts(html, content.title)
         if content.unsure > UNSURE_ABOVE:
             facts[UNSURE_KEY] = f"{content.unsure:.2f}"
+        if content.teasers > TEASERS_ABOVE:
+            facts[TEASERS_KEY] = f"{content.teasers:.2f}"
         return answer_bytes(Text(content.text, facts, content.route))
     except Exception as error:  # memory may run out here as well
         return answer_bytes(ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}"))

@@ -15,6 +15,8 @@ from plinth.corpus.documents import documents
 from plinth.corpus.extract.content.engine import (
     FEATURES,
     MODEL,
+    NO_VOTES,
+    VERSION,
     BlockEngine,
     BlockModel,
     conditions,
@@ -266,6 +268,54 @@ def test_classes_of_the_body_tell_the_kind_of_page() -> None:
     assert features_of("<p>Mill</p><div class=comments>Yes, mill</div>")[:, -1].tolist() == 2 * [round(9 / 14, 3)]
 
 
+#: An article of which the model is sure.
+ARTICLE = f"<p>{FIRST} {SECOND}</p><p>{SECOND} {THIRD}</p><p>{THIRD} {FIRST} {SECOND}</p><p>{FIRST} {THIRD}</p>"
+
+
+@pytest.mark.parametrize(
+    ("repeated", "expected"),
+    [
+        ("<h3><a href=/{n}>Mill {n}</a></h3><p>{text}</p>", "Mill {n}\n\n{text}"),
+        ("<div class=q><div>Who keeps mill {n}?</div></div><div class=a><p>{text}</p></div>",
+         "Who keeps mill {n}?\n\n{text}"),
+        ("<div class=story><p>{text}</p><div>Read more</div></div>", "{text}"),
+        ("<p>{text}</p><ul><li>Share</li><li><a href=/m>Mail {n}</a></li><li><a href=/c>Copy {n}</a></li></ul>",
+         "{text}"),
+    ],
+)  # fmt: skip
+def test_names_and_questions_stay_with_their_text_and_controls_go(
+    extract: BlockEngine, repeated: str, expected: str
+) -> None:
+    texts = list(enumerate((FIRST, SECOND, THIRD)))
+    page = ARTICLE + "".join(repeated.format(n=n, text=text) for n, text in texts)
+    content = extract(f"<html><body><article>{page}</article></body></html>")
+    assert content.text.endswith("\n\n".join(expected.format(n=n, text=text) for n, text in texts))
+    assert content.teasers < 0.1
+
+
+@pytest.mark.parametrize("tail", ["<h2>Recipes</h2><div class=share><a href=/x>Tweet</a></div>", "<span>Keeper</span>"])
+def test_what_a_dropped_text_leaves_at_the_end_is_dropped(extract: BlockEngine, tail: str) -> None:
+    assert extract(f"<html><body><article>{ARTICLE}{tail}</article></body></html>").text.endswith(THIRD)
+
+
+def test_teasers_are_a_share_of_the_text(extract: BlockEngine) -> None:
+    items = "".join(
+        f"<div class=item><h3><a href={{to}}>The story of the mill in the year {n}</a></h3><p>{text}</p></div>"
+        for n, text in enumerate((FIRST, SECOND, THIRD), 1900)
+    )
+    assert extract(items.format(to="/x")).teasers == 1
+    assert extract(items.format(to="#x")).teasers == 0  # sections of this page
+    assert extract(f"<html><body class=bbpress>{items.format(to='/x')}").teasers == 0
+    assert extract(ARTICLE).teasers == 0
+
+
+def test_votes_add_to_the_scores(extract: BlockEngine) -> None:
+    html = f"<p>{FIRST}</p><p>{SECOND}</p>"
+    assert extract(html).text == f"{FIRST}\n\n{SECOND}"
+    assert extract(html, np.array([0, -20], np.float32)).text == FIRST
+    assert extract(html, np.array([-20], np.float32)).text == extract(html).text  # votes of another page
+
+
 def test_the_title_is_the_first_and_resolved(extract: BlockEngine) -> None:
     assert extract("<title> A &amp;\n B </title><svg><title>no</title></svg>")[1] == "A & B"
     assert extract("<p>none</p>")[1] is None
@@ -274,12 +324,12 @@ def test_the_title_is_the_first_and_resolved(extract: BlockEngine) -> None:
 @pytest.mark.parametrize("html", ["<ul><li>x" * 400, "<table><tr>" + "<td></td>" * 300 + "x<td>y</td>" * 300])
 def test_a_page_is_written_into_any_room(html: str) -> None:
     data, model = np.frombuffer(html.encode(), np.uint8), conditions(ALL)
-    room = -main_content(data, *model, np.empty(0, np.uint8))[0]
+    room = -main_content(data, *model, NO_VOTES, np.empty(0, np.uint8))[0]
     assert room > 0
-    assert main_content(data, *model, np.empty(room - 1, np.uint8))[0] == -room
+    assert main_content(data, *model, NO_VOTES, np.empty(room - 1, np.uint8))[0] == -room
     out = np.empty(2 * room, np.uint8)
     out[room:] = 1
-    size = main_content(data, *model, out[:room])[0]
+    size = main_content(data, *model, NO_VOTES, out[:room])[0]
     assert size <= room
     assert out[room:].all()
     assert out[:size].tobytes().decode().rstrip() == BlockEngine(ALL)(html)[0].rstrip()
@@ -388,7 +438,7 @@ def test_a_tree_of_more_leaves_than_bits_is_refused() -> None:
 
 def test_a_model_of_another_version_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "model.npz", version=np.int64(99))
-    with pytest.raises(ValueError, match=r"model\.npz is of version 99, expected 3"):
+    with pytest.raises(ValueError, match=rf"model\.npz is of version 99, expected {VERSION}"):
         read_model(tmp_path / "model.npz")
 
 

@@ -7,10 +7,12 @@ from collections import Counter
 import pytest
 
 from plinth.corpus.documents import documents
+from plinth.corpus.extract.content.engine import BlockEngine, default_model
 from plinth.corpus.extract.extractor import Extractor, extracted
-from plinth.corpus.extract.fallback import agreement, with_fallback
+from plinth.corpus.extract.fallback import AGAINST, ASKED_ABOVE, FOR, agreement, votes, with_fallback
 from plinth.corpus.extract.page import (
     SLOW,
+    TEASERS_KEY,
     UNSURE,
     UNSURE_ABOVE,
     UNSURE_KEY,
@@ -26,7 +28,7 @@ from tests.plinth.corpus.extract.test_content import FIRST, SECOND, THIRD
 
 #: Text of which the model is sure, and text that may be a link to another page.
 LONG = f"<p>{FIRST} {SECOND}</p><p>{SECOND} {THIRD}</p><p>{THIRD} {FIRST} {SECOND}</p><p>{FIRST} {THIRD}</p>"
-SHORT = f"<p>{FIRST}</p><p>{SECOND}</p><div class=related><p>{THIRD}</p></div>"
+SHORT = f"<p>{FIRST}</p><p>{SECOND}</p><div class='related comments'><p>{THIRD}</p></div>"
 
 
 def page(kind: str, text: str) -> str:
@@ -35,31 +37,42 @@ def page(kind: str, text: str) -> str:
     return f"<!doctype html><html>{head}{body}</html>"
 
 
-def fast(text: str, unsure: float) -> MainContent:
-    return MainContent(text, "title", unsure, article=True)
+def voted(html: str, slow: str) -> MainContent:
+    """Return the main content of a page by `blocks`, with the votes of a text."""
+    return with_fallback(BlockEngine(default_model()), lambda html: MainContent(slow, None))(html)
 
 
-@pytest.mark.parametrize(
-    ("unsure", "slow", "expected"),
-    [
-        (0.2, "other words", ("one two three four", 0)),
-        (0.4, "one two three", ("one two three", SLOW)),
-        (0.4, "one other text here", ("one two three four", UNSURE)),
-        (0.4, "", ("one two three four", UNSURE)),
-    ],
-)
-def test_the_slow_text_is_taken_if_both_agree(unsure: float, slow: str, expected: tuple[str, int]) -> None:
-    extract = with_fallback(lambda html: fast(html, unsure), lambda html: MainContent(slow, None))
-    found = extract("one two three four")
-    assert (found.text, found.route) == expected
-    assert found.title == "title"
+def test_the_slow_text_votes_on_the_blocks_if_both_agree() -> None:
+    html = page(
+        "article", f"<ul><li>{FIRST}</li></ul><p>{SECOND}</p><div class='related comments'><p>{THIRD}</p></div>"
+    )
+    alone = BlockEngine(default_model())(html)
+    assert alone.unsure > ASKED_ABOVE
+    assert THIRD in alone.text
+    without = voted(html, f"- {FIRST}\n{SECOND}")
+    assert without.text == f"  • {FIRST}\n\n{SECOND}"  # in the form of `blocks`
+    assert (without.route, without.title) == (SLOW, "T")
+    assert without.unsure == 1 - agreement(alone.text, without.text)
+    every = voted(html, f"{FIRST} {SECOND} {THIRD}")
+    assert (every.text, every.route) == (alone.text, SLOW)
+    assert every.unsure < alone.unsure
+    assert voted(html, "other words") == alone._replace(route=UNSURE)
+    assert voted(html, "") == alone._replace(route=UNSURE)
 
 
-def test_an_engine_that_fails_costs_no_text() -> None:
+def test_a_vote_is_the_share_of_a_block_that_is_in_the_text() -> None:
+    half = f"{FIRST} {THIRD}"
+    for_it, against, mixed, *short = votes([FIRST, SECOND, half, "The mill", "—"], f"{FIRST} The mill").tolist()
+    assert (for_it, against, short) == (FOR, -AGAINST, [0, 0])
+    assert -1 < mixed < 1
+
+
+def test_a_slow_engine_that_fails_costs_no_text() -> None:
     def slow(html: str) -> MainContent:
         raise RecursionError
 
-    assert with_fallback(lambda html: fast(html, 9.0), slow)("text") == fast("text", 9.0)._replace(route=UNSURE)
+    html, fast = page("article", SHORT), BlockEngine(default_model())
+    assert with_fallback(fast, slow)(html) == fast(html)._replace(route=UNSURE)
 
 
 def test_agreement_is_the_f1_of_words() -> None:
@@ -73,18 +86,18 @@ def test_only_articles_are_read_again() -> None:
     extract = engine("blocks")
     short, other = extract(page("article", SHORT)), extract(page("website", SHORT))
     long = extract(page("article", LONG))
-    assert short.unsure > UNSURE_ABOVE
-    assert other.unsure > UNSURE_ABOVE
-    assert long.unsure == 0.0
+    assert short.unsure > ASKED_ABOVE
+    assert other.unsure > ASKED_ABOVE
+    assert long.unsure < UNSURE_ABOVE
     assert (short.article, other.article, long.article) == (True, False, True)
     forum = page("article", SHORT).replace("<body>", '<body class="bbpress topic">')
     a_list = f"{page('article', SHORT)}<i itemtype=https://schema.org/CollectionPage>"
     assert not extract(forum).article
     assert not extract(a_list).article
-    assert with_fallback(lambda html: other, lambda html: MainContent("no", None))("") == other
+    assert voted(page("website", SHORT), FIRST) == other
 
 
-def test_pages_are_counted_by_the_engine_that_wrote_their_text() -> None:
+def test_pages_are_counted_by_the_engines_that_read_them() -> None:
     bodies = [page("article", SHORT), page("website", SHORT), page("article", LONG)]
     records = [
         RawRecord(f"https://x.org/{n}", body.encode(), "text/html", "MIT", 9, "") for n, body in enumerate(bodies)
@@ -95,8 +108,7 @@ def test_pages_are_counted_by_the_engine_that_wrote_their_text() -> None:
         found = list(extracted([*records, text], extractor, counts))
     assert counts == {"pages": 3, "unsure_pages": 1, "fallback_pages": 1}
     assert [item.content for item in found if isinstance(item, RawRecord)] == [
-        engine("trafilatura")(bodies[0]).text,
-        *(engine("blocks")(body).text for body in bodies[1:]),
+        *(engine("blocks+trafilatura")(body).text for body in bodies),
         "text",
     ]
     with Extractor(Extraction(engine="blocks")) as extractor:
@@ -105,12 +117,19 @@ def test_pages_are_counted_by_the_engine_that_wrote_their_text() -> None:
     assert not counts
 
 
-def test_a_document_says_how_unsure_the_engine_was() -> None:
-    bodies = [page("website", SHORT), page("article", LONG)]
+def test_a_document_says_how_unsure_the_engine_was_and_what_share_are_teasers() -> None:
+    items = "".join(
+        f"<div class=item><h3><a href=/{n}>The story of the mill in the year {n}</a></h3><p>{text}</p></div>"
+        for n, text in ((1903, FIRST), (1904, SECOND), (1905, THIRD))
+    )
+    bodies = [page("website", SHORT), page("article", LONG), page("website", items)]
     with Extractor(Extraction(engine="blocks")) as extractor:
-        unsure, sure = extractor.extract([Page(body.encode()) for body in bodies])
+        unsure, sure, index = extractor.extract([Page(body.encode()) for body in bodies])
     assert isinstance(unsure, Text)
     assert isinstance(sure, Text)
+    assert isinstance(index, Text)
+    assert index.facts[TEASERS_KEY] == "1.00"
+    assert TEASERS_KEY not in unsure.facts
     assert unsure.facts[UNSURE_KEY] == f"{engine('blocks')(bodies[0]).unsure:.2f}"
     assert UNSURE_KEY not in sure.facts
 

@@ -1,157 +1,8 @@
 /* Main content of a page: blocks that a model of decision trees keeps, written as a reader sees them. */
+#include "plinth/corpus/extract/content/rules.h"
 #include "plinth/corpus/extract/content/scores.h"
 
-/* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
-   a page of items or of little text. Text next to kept text passes down to JOINED below the limit, the only sentence of a
-   page down to HOPELESS. */
-#define SURE 1.3862944f
-#define JOINED 3.0f
-#define HOPELESS 4.0f
-#define ALIKE 0.2
-/* Scores between which a block is undecided. */
-#define LOW -0.6f
-#define HIGH 2.0f
-enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, LITTLE_CHARS = 500, DEEPEST_LEVEL = 16, PROBES = 16 };
-
-/* Nearest element from `at` upward with this tag, or 0. */
-static int32_t above(const Page *page, int32_t at, int a, int b) {
-    while (at > 0 && page->elements[at].tag != a && page->elements[at].tag != b) at = page->elements[at].parent;
-    return at;
-}
-
-static int32_t outermost_list(const Page *page, int32_t at) {
-    int32_t found = 0;
-    for (; at > 0; at = page->elements[at].parent)
-        if (is_list(page->elements[at].tag)) found = at;
-    return found;
-}
-
-/* Element whose text is kept or dropped as a whole: a table, else a row, or a list. 0 if there is none, or if it is
-   long, for then it lays out a page. */
-static int32_t whole(const Page *page, int32_t at) {
-    int32_t table = above(page, at, TABLE, TABLE), row = above(page, at, TR, TR);
-    if (table && page->elements[table].chars <= WHOLE_CHARS) return table;
-    int32_t found = row ? row : outermost_list(page, at);
-    return page->elements[found].chars <= WHOLE_CHARS ? found : 0;
-}
-
-/* Replace the scores of the blocks of a table, a row or a list by their mean. */
-static void score_wholes(const Page *page, float *scores) {
-    for (int64_t k = 0, next; k < page->block_count; k = next) {
-        int32_t element = whole(page, page->blocks[k].element);
-        double sum = 0, chars = 0;
-        for (next = k; element && next < page->block_count && whole(page, page->blocks[next].element) == element; next++) {
-            sum += (double)scores[next] * page->blocks[next].chars;
-            chars += page->blocks[next].chars;
-        }
-        for (int64_t i = k; i < next; i++) scores[i] = (float)(sum / chars);
-        next += next == k;
-    }
-}
-
-/* True if two elements have an ancestor in common at most `NEAR` levels above each. */
-static bool is_near(const Page *page, int32_t a, int32_t b) {
-    int32_t from = a;
-    for (int i = 0; i <= NEAR; i++, from = max_i64(page->elements[from].parent, 0)) {
-        int32_t other = b;
-        for (int k = 0; k <= NEAR; k++, other = max_i64(page->elements[other].parent, 0))
-            if (other == from) return true;
-    }
-    return false;
-}
-
-/* True for code, and for sentences, cells and items whose score is not far below the limit. */
-static bool may_join(const Page *page, const Block *block, float score, float limit) {
-    int tag = page->elements[block->element].tag;
-    bool is_cell = tag == TD || tag == TH, is_sentence = tag == P && block->stops > 0;
-    bool is_item = tag == DT || tag == DD || above(page, block->element, LI, LI) > 0;
-    if (block->pre) return true;
-    return (is_cell || is_item || is_sentence) && block->link_chars * 3 < block->chars && score >= limit - JOINED;
-}
-
-/* Keep code, lists, rows and sentences next to text that is kept: learned from long pages, the model takes some of them
-   for clutter. */
-static void keep_neighbors(const Page *page, float *scores, float limit) {
-    const Block *blocks = page->blocks;
-    int64_t last = -1;
-    for (int64_t k = 0, next; k < page->block_count; k = next) {
-        int32_t element = whole(page, blocks[k].element);
-        next = k + 1;
-        while (element && next < page->block_count && whole(page, blocks[next].element) == element) next++;
-        if (scores[k] < limit && may_join(page, &blocks[k], scores[k], limit)) {
-            int32_t own = element ? element : blocks[k].element;
-            int64_t after = next;
-            while (after < page->block_count && after < next + NEAR && scores[after] < limit) after++;
-            bool joins = after < page->block_count && after < next + NEAR && is_near(page, own, blocks[after].element);
-            joins |= last >= 0 && k - last <= NEAR && is_near(page, own, blocks[last].element);
-            for (int64_t i = k; joins && i < next; i++) scores[i] = limit;
-        }
-        if (scores[k] >= limit) last = next - 1;
-    }
-}
-
-/* Keep headings above text that is kept. */
-static void keep_headings(const Page *page, float *scores, float limit) {
-    for (int64_t k = page->block_count - 2; k >= 0; k--) {
-        const Block *block = &page->blocks[k];
-        bool is_title = is_heading(page->elements[block->element].tag) && block->link_chars * 3 < block->chars;
-        if (!is_title || scores[k] >= limit || scores[k] < limit - JOINED || scores[k + 1] < limit) continue;
-        if (is_near(page, block->element, block[1].element)) scores[k] = limit;
-    }
-}
-
-/* Keep sentences whose score is not far below the limit at a place of the page's structure of which a part is kept: what
-   is repeated, as posts of a forum are, is kept or dropped as a whole. */
-static void keep_alike(const Page *page, const Facts *facts, float *scores, float limit) {
-    for (int64_t k = 0; k < page->block_count; k++)
-        if (scores[k] >= limit) group_of(facts, block_place(page, &page->blocks[k]))->kept += page->blocks[k].chars;
-    for (int64_t k = 0; k < page->block_count; k++) {
-        const Block *block = &page->blocks[k];
-        if (scores[k] >= limit || scores[k] < limit - JOINED || !block->stops || block->link_chars * 3 >= block->chars) continue;
-        const Group *group = group_of(facts, block_place(page, block));
-        if (group->count >= FEW && group->kept >= ALIKE * group->chars) scores[k] = limit;
-    }
-}
-
-/* Limit of a page of little text from which nothing would be kept: the score of its best sentence. The model knows long
-   pages. */
-static float sentence_limit(const Page *page, const float *scores, float limit) {
-    float best = limit - HOPELESS;
-    for (int64_t k = 0; k < page->block_count; k++) {
-        const Block *block = &page->blocks[k];
-        if (scores[k] >= limit || page->elements[0].chars > LITTLE_CHARS) return limit;
-        bool is_sentence = block->stops > 0 && block->words >= 3 && block->link_chars * 3 < block->chars;
-        if (is_sentence && scores[k] > best) best = scores[k];
-    }
-    return best > limit - HOPELESS ? best : limit;
-}
-
-INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
-    return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
-}
-
-/* Drop sentences that were kept before, to the letter: pages repeat them for other screens. Code and terms may repeat.
-   Return False if memory ran out. */
-static bool drop_repeats(const Page *page, float *scores, float limit) {
-    int64_t room = 2;
-    while (room < 2 * page->block_count) room *= 2;
-    int32_t *table = malloc((size_t)room * sizeof(int32_t));
-    if (!table) return false;
-    memset(table, -1, (size_t)room * sizeof(int32_t));
-    for (int64_t k = 0; k < page->block_count; k++) {
-        const Block *block = &page->blocks[k];
-        if (scores[k] < limit || !block->repeats || block->pre || !is_prose(block) || above(page, block->element, DT, DD)) continue;
-        for (int64_t probe = 0; probe < PROBES; probe++) {
-            int32_t *row = &table[(int64_t)((block->hash ^ block->hash >> 29) + (uint64_t)probe) & (room - 1)];
-            if (*row < 0) *row = (int32_t)k;
-            else if (same_text(page, block, &page->blocks[*row])) scores[k] = limit - 1;
-            else continue;
-            break;
-        }
-    }
-    free(table);
-    return true;
-}
+enum { DEEPEST_LEVEL = 16 };
 
 /* Number each item as browsers do: from `start`, downward if `reversed`, on from `value`. */
 static void number_items(Page *page, int32_t *items) {
@@ -297,49 +148,54 @@ static int64_t text_room(const Page *page) {
 }
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
-   needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure` is
-   the characters of undecided blocks divided by those that are kept;
-   `is_article`: the page declares an article, and neither a forum nor a list. */
-KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, int64_t *is_article) {
+   needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure`
+   is 1 minus the F1 that the model expects, `teasers` the share of text that announces other pages; `is_article`: the page declares an article, and neither a forum nor a list. */
+KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, f32_in votes, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, double *teasers, int64_t *is_article) {
     Page page;
     Facts facts = {0};
     read_page(&page, html.at, html.size);
     *title_from = page.title_from;
     *title_to = page.title_to;
-    *unsure = 0;
+    *unsure = *teasers = 0;
     bool is_forum = page.kinds[K_FORUM] || page.hints >> H_FORUM & 1;
     *is_article = page.kind == ARTICLE_KIND && !is_forum && !page.kinds[K_LIST];
     int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
     float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float));
-    float *scores = malloc((size_t)(count + 1) * sizeof(float));
+    float *scores = malloc((size_t)(count + 1) * 2 * sizeof(float)), *first_scores = scores + count;
     Sets *leaves = aligned_alloc(sizeof(Sets), (size_t)(first.size + 1) * sizeof(Sets));
     int32_t *items = calloc((size_t)page.element_count + 1, sizeof(int32_t));
     bool *is_written = calloc((size_t)page.element_count + 1, sizeof(bool));
     if (!page.failed && features && scores && leaves && items && is_written && write_features(&page, &facts, features)) {
         Trees trees = {starts, tree, first, threshold, leaf, others};
         score_blocks(&trees, features, count, leaves, scores);
-        int64_t sure = 0, undecided = 0, kept = 0;
-        for (int64_t k = 0; k < count; k++) {
+        for (int64_t k = 0; k < count && votes.size == count; k++) scores[k] += votes.at[k];
+        memcpy(first_scores, scores, (size_t)count * sizeof(float));
+        int64_t sure = 0;
+        for (int64_t k = 0; k < count; k++)
             if (scores[k] >= SURE && page.blocks[k].chars >= PROSE) sure += page.blocks[k].chars;
-            if (scores[k] > LOW && scores[k] < HIGH) undecided += page.blocks[k].chars;
-        }
         score_wholes(&page, scores);
         float limit = sure >= ARTICLE_CHARS ? article : other;
         limit = sentence_limit(&page, scores, limit);
         keep_alike(&page, &facts, scores, limit);
         keep_neighbors(&page, scores, limit);
-        keep_headings(&page, scores, limit);
+        keep_headings(&page, &facts, scores, limit, sure >= ARTICLE_CHARS);
+        keep_questions(&page, &facts, scores, limit);
+        keep_runs(&page, scores, limit);
+        if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
+        if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
+        drop_controls(&page, scores, limit);
+        if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
+        *unsure = expected_loss(&page, first_scores, scores, limit);
+        *teasers = is_forum ? 0 : teaser_share(&page, &facts, scores, limit);
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
         Writer writer = {out.at, 0};
         const Block *last = NULL;
         for (int64_t k = 0; k < count && fits; k++) {
             if (scores[k] < limit) continue;
-            kept += page.blocks[k].chars;
             write_block(&writer, &page, last, &page.blocks[k], is_written);
             last = &page.blocks[k];
         }
-        *unsure = (double)undecided / (double)(kept + 1);
         size = fits ? writer.size : room > out.size ? -room : NO_MEMORY;
     }
     free(features);

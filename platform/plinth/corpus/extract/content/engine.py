@@ -16,7 +16,7 @@ from plinth_text.compiled import compiled
 
 #: Bump when features, or the text that is written, change. The model's file states it, and is part of the step's
 #: identity.
-VERSION = 3
+VERSION = 4
 #: Features of a block, as in `features.h`.
 FEATURES = 201
 #: Leaves that a tree may have: each is a bit of a number.
@@ -114,12 +114,13 @@ def main_content(
     leaf: F32,
     article: float,
     other: float,
+    votes: F32,
     out: U8,
-) -> tuple[int, int, int, float, int]:
+) -> tuple[int, int, int, float, float, int]:
     """Write the main content of a page in UTF-8, and return its size and the place of the title in the HTML.
 
-    Character references are kept as written. A negative size is the room that `out` would need. The last two
-    numbers are `MainContent.unsure` and `MainContent.article`.
+    Character references are kept as written. A negative size is the room that `out` would need. The last
+    numbers are `unsure`, `teasers` and `article` of `MainContent`.
     """
 
 
@@ -151,6 +152,9 @@ def read_model(path: Path) -> BlockModel:
         return BlockModel(**arrays, article=article, other=other)
 
 
+NO_VOTES: F32 = np.empty(0, np.float32)
+
+
 class BlockEngine:
     """Main content of pages by a model. Reuses its memory from page to page."""
 
@@ -158,14 +162,14 @@ class BlockEngine:
         self._model = conditions(model)
         self._out: npt.NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
 
-    def __call__(self, html: str) -> MainContent:
-        """Return main content and title of a page."""
+    def __call__(self, html: str, votes: F32 = NO_VOTES) -> MainContent:
+        """Return main content and title of a page. `votes` are log-odds that are added to those of its blocks."""
         data = html.encode("utf-8", "replace")
         view = np.frombuffer(data, np.uint8)
-        size, title_from, title_to, unsure, article = main_content(view, *self._model, self._out)
+        size, title_from, title_to, unsure, teasers, article = main_content(view, *self._model, votes, self._out)
         if size < 0:
             self._out = np.empty(-size, np.uint8)
-            size, title_from, title_to, unsure, article = main_content(view, *self._model, self._out)
-        text = unescape(self._out[:size].tobytes().decode("utf-8", "replace"))
+            size, title_from, title_to, unsure, teasers, article = main_content(view, *self._model, votes, self._out)
+        text = unescape(self._out[:size].tobytes().decode("utf-8", "replace")).replace("\xa0", " ")
         title = unescape(data[title_from:title_to].decode("utf-8", "replace"))
-        return MainContent(text, " ".join(title.split()) or None, unsure, bool(article))
+        return MainContent(text, " ".join(title.split()) or None, unsure, teasers, bool(article))

@@ -3,13 +3,13 @@
    they are the same on every machine. Bump `VERSION` in `engine.py` when they change: a model is learned for them. */
 #include "plinth/corpus/extract/content/page.h"
 
-enum { FEATURES = 201, FEW = 3, LEVELS = 5, NEIGHBORS = 3, FAR = 12, NEAR_TEXT = 300, NEAR_HEADING = 120, PROSE = 80 };
+enum { FEATURES = 201, FEW = 3, LEVELS = 5, NEIGHBORS = 3, FAR = 12, NEAR_TEXT = 300, NEAR_HEADING = 120, PROSE = 80, TITLE_CHARS = 20 };
 
 /* Sums over the blocks, or over the elements, at one place of the page's structure. */
 typedef struct {
     uint64_t place;
     int32_t count, first, last;
-    double chars, link_chars, prose, stops, digits, repeats, blocks, kept;
+    double chars, link_chars, prose, stops, digits, repeats, blocks, linked_titles, questions, kept;
 } Group;
 
 /* Facts of the page that all blocks share. */
@@ -30,6 +30,13 @@ INLINE bool is_prose(const Block *block) {
     return block->chars >= PROSE && block->link_chars * 3 < block->chars && block->stops > 0;
 }
 
+/* A name that links to another page, as teasers have. */
+INLINE bool is_linked_title(const Block *block) {
+    return block->leads_away && block->chars >= TITLE_CHARS && block->link_chars * 3 > block->chars * 2;
+}
+
+INLINE bool is_question(const Page *page, const Block *block) { return page->text[block->to - 1] == '?'; }
+
 static void sum_elements(Page *page) {
     Element *elements = page->elements;
     for (int64_t k = 0; k < page->block_count; k++) {
@@ -38,6 +45,7 @@ static void sum_elements(Page *page) {
         own->chars += block->chars;
         own->link_chars += block->link_chars;
         own->commas += block->commas;
+        own->linked_titles += is_linked_title(block);
         own->prose += is_prose(block) ? block->chars : 0;
         own->blocks++;
     }
@@ -48,6 +56,7 @@ static void sum_elements(Page *page) {
         above->commas += own->commas;
         above->prose += own->prose;
         above->blocks += own->blocks;
+        above->linked_titles += own->linked_titles;
     }
 }
 
@@ -97,6 +106,7 @@ static bool sum_groups(const Page *page, Facts *facts) {
         group->link_chars += element->link_chars;
         group->prose += element->prose;
         group->blocks += element->blocks;
+        group->linked_titles += element->linked_titles;
     }
     for (int64_t k = 0; k < page->block_count; k++) {
         const Block *block = &page->blocks[k];
@@ -111,6 +121,7 @@ static bool sum_groups(const Page *page, Facts *facts) {
         group->stops += block->stops;
         group->digits += block->digits;
         group->repeats += block->repeats > 0;
+        group->questions += is_question(page, block);
     }
     return true;
 }

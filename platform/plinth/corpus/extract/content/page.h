@@ -30,7 +30,7 @@ typedef struct {
     bool hidden, gutter, placed, reversed, has_number;
     char kind;      /* of an `ol` or its item: 1, a, A, i, I; n for no number */
     int32_t number; /* `start` of an `ol`, `value` of an item */
-    int32_t chars, link_chars, blocks, prose, commas;
+    int32_t chars, link_chars, blocks, prose, commas, linked_titles;
 } Element;
 
 /* A block of text, without white space around it, and counts of it. `hash` identifies the text up to case. */
@@ -38,7 +38,7 @@ typedef struct {
     int64_t from, to;
     int32_t element, chars, link_chars, words, links, commas, stops, digits, capitals, wide, images, repeats;
     uint64_t hash;
-    bool pre;
+    bool pre, leads_away; /* a link in it leads to another page */
 } Block;
 
 typedef struct {
@@ -63,7 +63,7 @@ typedef struct {
     const uint8_t *html;
     int64_t size;
     Block block, before_gutter;
-    bool open, gap, in_word, link;
+    bool open, gap, in_word, link, leads_away;
     int breaks, depth, pre, link_depth;
     int nested;                            /* open inline elements, of an element whose children are placed apart */
     int muted_tag, muted, muted_depth;     /* an inline element that no reader sees */
@@ -252,6 +252,7 @@ static void add_text(Reader *reader, int64_t from, int64_t to) {
         reader->gap = false;
         add_byte(reader, at++, end);
     }
+    reader->block.leads_away |= reader->link && reader->leads_away;
 }
 
 /* End a line of preformatted text. */
@@ -626,6 +627,7 @@ INLINE void separate_children(Reader *reader) {
 static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t size, const Attributes *found) {
     if (tag == A) {
         reader->link = found->link;
+        reader->leads_away = !found->permalink;
         reader->link_depth = reader->depth;
         if (reader->open) reader->block.links++;
     } else if (tag == IMG && reader->open) reader->block.images++;

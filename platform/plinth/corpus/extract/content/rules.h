@@ -1,0 +1,248 @@
+#pragma once
+/* Rules of form that change the scores of blocks: what is kept or dropped as a whole, with its neighbors, or at the end. */
+#include "plinth/corpus/extract/content/doubt.h"
+
+/* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
+   a page of items or of little text. Text next to kept text passes down to JOINED below the limit, a name amid it down to
+   NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
+   dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. */
+#define SURE 1.3862944f
+#define JOINED 2.0f
+#define NAMED 3.0f
+#define HOPELESS 4.0f
+#define SURE_TEASER 2.5f
+#define FEW_TEASERS 0.5
+#define ALIKE 0.2
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, LITTLE_CHARS = 500, PROBES = 16 };
+
+/* Nearest element from `at` upward with this tag, or 0. */
+static int32_t above(const Page *page, int32_t at, int a, int b) {
+    while (at > 0 && page->elements[at].tag != a && page->elements[at].tag != b) at = page->elements[at].parent;
+    return at;
+}
+
+static int32_t outermost_list(const Page *page, int32_t at) {
+    int32_t found = 0;
+    for (; at > 0; at = page->elements[at].parent)
+        if (is_list(page->elements[at].tag)) found = at;
+    return found;
+}
+
+/* Element whose text is kept or dropped as a whole: a table, else a row, or a list. 0 if there is none, or if it is
+   long, for then it lays out a page. */
+static int32_t whole(const Page *page, int32_t at) {
+    int32_t table = above(page, at, TABLE, TABLE), row = above(page, at, TR, TR);
+    if (table && page->elements[table].chars <= WHOLE_CHARS) return table;
+    int32_t found = row ? row : outermost_list(page, at);
+    return page->elements[found].chars <= WHOLE_CHARS ? found : 0;
+}
+
+/* Replace the scores of the blocks of a table, a row or a list by their mean. */
+static void score_wholes(const Page *page, float *scores) {
+    for (int64_t k = 0, next; k < page->block_count; k = next) {
+        int32_t element = whole(page, page->blocks[k].element);
+        double sum = 0, chars = 0;
+        for (next = k; element && next < page->block_count && whole(page, page->blocks[next].element) == element; next++) {
+            sum += (double)scores[next] * page->blocks[next].chars;
+            chars += page->blocks[next].chars;
+        }
+        for (int64_t i = k; i < next; i++) scores[i] = (float)(sum / chars);
+        next += next == k;
+    }
+}
+
+/* True if two elements have an ancestor in common at most `NEAR` levels above each. */
+static bool is_near(const Page *page, int32_t a, int32_t b) {
+    int32_t from = a;
+    for (int i = 0; i <= NEAR; i++, from = max_i64(page->elements[from].parent, 0)) {
+        int32_t other = b;
+        for (int k = 0; k <= NEAR; k++, other = max_i64(page->elements[other].parent, 0))
+            if (other == from) return true;
+    }
+    return false;
+}
+
+/* True for code, and for sentences, cells and items whose score is not far below the limit. */
+static bool may_join(const Page *page, const Block *block, float score, float limit) {
+    int tag = page->elements[block->element].tag;
+    bool is_cell = tag == TD || tag == TH, is_sentence = tag == P && block->stops > 0;
+    bool is_item = tag == DT || tag == DD || above(page, block->element, LI, LI) > 0;
+    if (block->pre) return true;
+    int32_t list = is_item ? whole(page, block->element) : 0;
+    bool is_menu = list && page->elements[list].blocks > 1 && page->elements[list].link_chars * 3 >= page->elements[list].chars;
+    return (is_cell || is_item || is_sentence) && !is_menu && block->link_chars * 3 < block->chars && score >= limit - JOINED;
+}
+
+/* Keep code, lists, rows and sentences next to text that is kept: learned from long pages, the model takes some of them
+   for clutter. */
+static void keep_neighbors(const Page *page, float *scores, float limit) {
+    const Block *blocks = page->blocks;
+    int64_t last = -1;
+    for (int64_t k = 0, next; k < page->block_count; k = next) {
+        int32_t element = whole(page, blocks[k].element);
+        next = k + 1;
+        while (element && next < page->block_count && whole(page, blocks[next].element) == element) next++;
+        if (scores[k] < limit && may_join(page, &blocks[k], scores[k], limit)) {
+            int32_t own = element ? element : blocks[k].element;
+            int64_t after = next;
+            while (after < page->block_count && after < next + NEAR && scores[after] < limit) after++;
+            bool joins = after < page->block_count && after < next + NEAR && is_near(page, own, blocks[after].element);
+            joins |= last >= 0 && k - last <= NEAR && is_near(page, own, blocks[last].element);
+            for (int64_t i = k; joins && i < next; i++) scores[i] = limit;
+        }
+        if (scores[k] >= limit) last = next - 1;
+    }
+}
+
+static void read_hints(const Page *page, const Block *block, uint8_t *counts) {
+    text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_TEXT), counts);
+}
+
+/* Keep headings above text that is kept. In an article, they may be links, as names of products are. */
+static void keep_headings(const Page *page, const Facts *facts, float *scores, float limit, bool is_long) {
+    for (int64_t k = page->block_count - 2; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        bool is_link = block->link_chars * 3 >= block->chars;
+        if (!is_heading(page->elements[block->element].tag) || (is_link && !is_long)) continue;
+        if (scores[k] >= limit || scores[k] < limit - (is_link ? 1 : JOINED) || scores[k + 1] < limit) continue;
+        uint8_t counts[PHRASES] = {0};
+        if (is_link) read_hints(page, block, counts);
+        if (counts[W_RELATED] || (is_link && is_teaser(page, facts, block))) continue;
+        if (is_near(page, block->element, block[1].element)) scores[k] = limit;
+    }
+}
+
+/* Keep questions above text that is kept, where questions are repeated: answers make no sense without. */
+static void keep_questions(const Page *page, const Facts *facts, float *scores, float limit) {
+    for (int64_t k = page->block_count - 2; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || scores[k] < limit - HOPELESS || scores[k + 1] < limit || !is_question(page, block)) continue;
+        if (block->link_chars * 3 >= block->chars || !is_near(page, block->element, block[1].element)) continue;
+        if (group_of(facts, block_place(page, block))->questions >= FEW) scores[k] = limit;
+    }
+}
+
+/* Drop teasers below an article: those after its last sentence of which the model is sure. References in lists and tables
+   stay. */
+static void drop_teasers(const Page *page, const Facts *facts, float *scores, float limit) {
+    if (teaser_share(page, facts, scores, limit) > FEW_TEASERS) return;
+    for (int64_t k = page->block_count - 1; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        bool is_one = is_teaser(page, facts, block);
+        if (!is_one && scores[k] >= SURE_TEASER && is_prose(block)) return;
+        if (is_one && scores[k] >= limit && scores[k] < SURE_TEASER && !whole(page, block->element)) scores[k] = limit - 1;
+    }
+}
+
+/* Keep all links of a run, which have one place in the page's structure, if half of them are kept. */
+static void keep_runs(const Page *page, float *scores, float limit) {
+    for (int64_t k = 0, next; k < page->block_count; k = next) {
+        int64_t kept = 0;
+        for (next = k; next < page->block_count; next++) {
+            const Block *block = &page->blocks[next];
+            if (block->link_chars * 2 <= block->chars || block_place(page, block) != block_place(page, &page->blocks[k])) break;
+            kept += scores[next] >= limit;
+        }
+        for (int64_t i = k; i < next && 2 * kept >= next - k; i++)
+            if (scores[i] < limit && scores[i] >= limit - JOINED) scores[i] = limit;
+        next += next == k;
+    }
+}
+
+/* Keep a short block below text and above a sentence that are kept, all below one element or at one place: a name, or
+   a label before what it names. */
+static void fill_gaps(const Page *page, float *scores, float limit) {
+    for (int64_t k = 1; k + 1 < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || scores[k] < limit - NAMED || scores[k - 1] < limit || scores[k + 1] < limit) continue;
+        const Element *elements = page->elements, *own = &elements[block->element];
+        const Element *above_it = &elements[block[-1].element], *below_it = &elements[block[1].element];
+        bool is_amid = above_it->parent == own->parent && below_it->parent == own->parent;
+        is_amid |= above_it->place == own->place && below_it->place == own->place;
+        if (!is_amid || block->chars > GAP_CHARS || !is_prose(&block[1])) continue;
+        uint8_t counts[PHRASES] = {0};
+        read_hints(page, block, counts);
+        int found = 0;
+        for (int group = 0; group < PHRASES; group++) found += counts[group];
+        if (!found) scores[k] = limit;
+    }
+}
+
+/* Drop short texts of which the model is not sure and whose words are those of controls: "Read more", "Share". */
+static void drop_controls(const Page *page, float *scores, float limit) {
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        bool is_label = block->words <= 3 && !block->stops && !block->digits && page->text[block->to - 1] != ':';
+        if (scores[k] < limit || scores[k] >= SURE_TEASER || !is_label || block->pre) continue;
+        if (is_heading(page->elements[block->element].tag) || whole(page, block->element)) continue;
+        uint8_t counts[PHRASES] = {0};
+        read_hints(page, block, counts);
+        if (counts[W_SHARE] || counts[W_RELATED] || counts[W_COMMENT] || counts[W_AD]) scores[k] = limit - 1;
+    }
+}
+
+/* Drop headings and fragments of up to two words at the end of a text: what they belong to was dropped. */
+static void drop_tail(const Page *page, float *scores, float limit) {
+    for (int64_t k = page->block_count - 1; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        int tag = page->elements[block->element].tag;
+        if (scores[k] < limit) continue;
+        bool is_structured = block->pre || tag == TD || tag == TH || tag == DD || tag == DT || above(page, block->element, LI, LI);
+        bool is_fragment = block->words <= 2 && !block->stops && !is_structured;
+        if (tag == H1 || !(is_heading(tag) || is_fragment)) return;
+        scores[k] = limit - 1;
+    }
+}
+
+/* Keep sentences whose score is not far below the limit at a place of the page's structure of which a part is kept: what
+   is repeated, as posts of a forum are, is kept or dropped as a whole. */
+static void keep_alike(const Page *page, const Facts *facts, float *scores, float limit) {
+    for (int64_t k = 0; k < page->block_count; k++)
+        if (scores[k] >= limit) group_of(facts, block_place(page, &page->blocks[k]))->kept += page->blocks[k].chars;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || scores[k] < limit - JOINED || !block->stops || block->link_chars * 3 >= block->chars) continue;
+        const Group *group = group_of(facts, block_place(page, block));
+        if (group->count >= FEW && group->kept >= ALIKE * group->chars) scores[k] = limit;
+    }
+}
+
+/* Limit of a page of little text from which nothing would be kept: the score of its best sentence. The model knows long
+   pages. */
+static float sentence_limit(const Page *page, const float *scores, float limit) {
+    float best = limit - HOPELESS;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] >= limit || page->elements[0].chars > LITTLE_CHARS) return limit;
+        bool is_sentence = block->stops > 0 && block->words >= 3 && block->link_chars * 3 < block->chars;
+        if (is_sentence && scores[k] > best) best = scores[k];
+    }
+    return best > limit - HOPELESS ? best : limit;
+}
+
+INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
+    return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
+}
+
+/* Drop sentences that were kept before, to the letter: pages repeat them for other screens. Code and terms may repeat.
+   Return False if memory ran out. */
+static bool drop_repeats(const Page *page, float *scores, float limit) {
+    int64_t room = 2;
+    while (room < 2 * page->block_count) room *= 2;
+    int32_t *table = malloc((size_t)room * sizeof(int32_t));
+    if (!table) return false;
+    memset(table, -1, (size_t)room * sizeof(int32_t));
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] < limit || !block->repeats || block->pre || !is_prose(block) || above(page, block->element, DT, DD)) continue;
+        for (int64_t probe = 0; probe < PROBES; probe++) {
+            int32_t *row = &table[(int64_t)((block->hash ^ block->hash >> 29) + (uint64_t)probe) & (room - 1)];
+            if (*row < 0) *row = (int32_t)k;
+            else if (same_text(page, block, &page->blocks[*row])) scores[k] = limit - 1;
+            else continue;
+            break;
+        }
+    }
+    free(table);
+    return true;
+}
