@@ -64,7 +64,7 @@ class Mismatch(NamedTuple):
     Attributes:
         what: what differed first, in the order of computation.
         verdict: faulty ranks, and suspects. Both are empty if the reduction over all ranks differed.
-        ranks: number of ranks with another result.
+        ranks: number of ranks whose replay differed in it; 0 if ranks differ from each other, and repeat it.
     """
 
     step: int
@@ -163,7 +163,8 @@ class ReplayChecks:
         if found is None:
             return None
         what, verdict = found
-        differing = sum(first != second for first, second in zip(taken[0].words, taken[1].words, strict=True))
+        subject, pairs = SUBJECTS.index(what), zip(taken[0].words, taken[1].words, strict=True)
+        differing = sum(first[subject] != second[subject] for first, second in pairs)
         return Mismatch(step, what, verdict, differing, self.places)
 
     def wait(self) -> None:

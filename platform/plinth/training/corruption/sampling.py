@@ -49,6 +49,16 @@ def samples(key: str, share: float, steps: int) -> Iterator[int]:
     return (step for step in range(2, steps + 1) if is_sampled(key, share, step))
 
 
+def plan_in_words(key: str, share: float, steps: int) -> str:
+    """Return what replays will cost in a run of `steps` steps, and what they will show if all are equal."""
+    count = sum(1 for _ in samples(key, share, steps))
+    return (
+        f"one step of {interval(share):,} is replayed on other devices, for at most {share:.3g} of the time of all "
+        f"steps (a replay counts as {REPLAY_STEPS:g} steps); if all {count:,} are equal, corruption of a step is rarer "
+        f"than {ReplayRecord(steps=steps, samples=count).bound(steps):.2g} at 95%"
+    )
+
+
 class ReplayRecord(Frozen):
     """Replays of sampled steps up to a checkpoint. The commit record of the checkpoint signs it."""
 
@@ -73,18 +83,22 @@ class ReplayRecord(Frozen):
             more |= {"samples": self.samples + 1, "last": step, "other_hosts": hosts}
         return self.model_copy(update=more)
 
-    @property
-    def bound(self) -> float:
-        """Upper limit of the share of corrupt steps, exact at 95%. Mismatches count, although they were undone."""
-        replayed = self.samples + self.mismatches
-        return upper_share(self.mismatches, replayed, level=LEVEL) if replayed else 1.0
+    def bound(self, steps: int) -> float:
+        """Return the upper limit of the share of corrupt steps in a run of `steps` steps, exact at 95%.
+
+        Mismatches count, although they were undone. Steps that could not be sampled count as corrupt.
+        """
+        replayed, covered = self.samples + self.mismatches, min(self.steps, steps)
+        if not replayed or not steps:
+            return 1.0
+        return 1 - covered / steps * (1 - upper_share(self.mismatches, replayed, level=LEVEL))
 
     def in_words(self, steps: int) -> str:
         """Return the conclusion for a run of `steps` steps."""
         found = f"{self.mismatches} rolled back" if self.mismatches else "no mismatch"
         where = "another host" if self.other_hosts else "another device of the same host"
-        covered = "" if self.steps >= steps else f"; only {self.steps} of {counted(steps, 'step')} could be sampled"
+        covered = "" if self.steps >= steps else f"; {self.steps:,} of {counted(steps, 'step')} could be sampled"
         return (
             f"{found} in {counted(self.samples + self.mismatches, 'step')} replayed on {where}: corruption of "
-            f"a step is rarer than {self.bound:.2g} at 95%{covered}"
+            f"a step is rarer than {self.bound(steps):.2g} at 95%{covered}"
         )

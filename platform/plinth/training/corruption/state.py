@@ -110,5 +110,3 @@ class StateCopy:
 def bits(number: Tensor) -> Tensor:
     """Return the bits of a scalar as int64."""
     return number.detach().double().reshape(1).view(torch.int64)[0]
-
-

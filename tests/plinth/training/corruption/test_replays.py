@@ -4,8 +4,8 @@ sampled, and no healthy device is named; a run that nothing disturbs trains to t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from plinth.evaluation.statistics.shares import lower_share, upper_share
 from plinth.launch.parameters import Launch
-from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.config import RunConfig
 from plinth.training.corruption.sampling import ReplayRecord, interval, samples
 from plinth.training.parameters.optimizers import Optimizer
@@ -128,7 +128,7 @@ def strike(config: RunConfig, trials: int) -> list[dict[str, Any]]:
         words = [int(digest(tensors, rank.device)) for tensors in (engine.optimizer_tensors(), weights_of(engine))]
         every: list[Any] = [None] * rank.world
         dist.all_gather_object(every, words)
-        return sum(every, [])
+        return [word for words in every for word in words]
 
     trainer.launch(stream, 1).read()
     for step in range(2, trials + 2):
@@ -174,15 +174,17 @@ def require_found(config: RunConfig, trials: list[dict[str, Any]]) -> None:
 
 
 def test_flips_are_found_and_only_the_struck_device_is_named(make: Make, tmp_path: Path) -> None:
-    config = configured(make, tmp_path, 3, parallel=Parallel(zero_stage=1), total_steps=99)
-    trials = run_ranks(3, strike, config, 24)[0]
+    config = configured(make, tmp_path, 2, parallel=Parallel(zero_stage=1), total_steps=99)
+    trials = run_ranks(2, strike, config, 6)[0]
     require_found(config, trials)
-    assert sum(trial["found"] is not None for trial in trials) >= 5
+    assert [trial["step"] for trial in trials if trial["found"]] == [3, 7]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "stage", "precision"), [(3, 0, "fp32"), (3, 0, "bf16"), (4, 1, "bf16"), (3, 2, "fp32")])
+@pytest.mark.parametrize(
+    ("ranks", "stage", "precision"), [(3, 0, "fp32"), (3, 0, "bf16"), (4, 1, "bf16"), (3, 2, "fp32")]
+)
 def test_flips_are_found_at_the_rate_of_sampling(
     ranks: int, stage: int, precision: str, make: Make, tmp_path: Path
 ) -> None:
@@ -195,3 +197,70 @@ def test_flips_are_found_at_the_rate_of_sampling(
     found = sum(trial["found"] is not None for trial in traces)
     low, high = (limit(found, len(traces), level=0.995) for limit in (lower_share, upper_share))
     assert low <= 1 / interval(OFTEN.share) <= high
+
+
+def trained(config: RunConfig, faults: str) -> dict[str, Any]:
+    """Train in this process; the digests of the final state, and the record of replays."""
+    os.environ["FAULTS"] = faults
+    from plinth.training.engine import engine as engines
+    from plinth.training.loop import TrainingRun
+
+    run = TrainingRun(config, engines.join(config))
+    assert run.finish(run.resume(0))
+    found = {**snapshot.digests(run.trainer.engine), "record": ReplayRecord.of(run.trainer.state())}
+    engines.leave()
+    return found
+
+
+def test_a_flip_is_undone_and_the_end_is_that_of_a_run_without_replays(
+    make: Make, tmp_path: Path, uninterrupted: RunConfig
+) -> None:
+    """Step 7 is sampled, and so was step 3: the checkpoint of step 6 is not trusted."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    config = configured(make, tmp_path, 2, batches="flipped_bits:open_batches")
+    found = run_ranks(2, trained, config, json.dumps({"marks": str(marks), "flips": [[7, 1]]}))[0]
+    record = ReplayRecord(steps=12, samples=4, mismatches=1, last=12, other_hosts=False)
+    state, undisturbed = (checkpoint.read_state(one.directory, 12) for one in (config, uninterrupted))
+    assert record == found["record"] == ReplayRecord.of(state["monitor"])
+    assert {name: state[name] for name in snapshot.DIGESTS} == {name: undisturbed[name] for name in snapshot.DIGESTS}
+    story = timeline(config.directory.events)
+    assert [event["step"] for event in story.of("replay_checked")] == [3, 7, 10, 12]
+    assert [(event["step"], event["undone"]) for event in story.of("rolled_back")] == [(3, 4)]
+    (made,), (error,) = story.of("intervention"), story.of("device_error")
+    assert (made["rule"], made["action"], made["window"]) == ("corruption", "rollback", [4, 3])
+    assert made["reason"].startswith("the gradient of 1 rank differs in a replay: rank 1 on ")
+    assert (error["kind"], error["rank"], error["step"]) == ("corruption", 1, 7)
+    assert story.skipped == set()
+    assert 6 in {event["step"] for event in story.of("refused")}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "stage", "changes"),
+    [
+        (2, 0, {"precision": "bf16"}),
+        (4, 1, {}),
+        (3, 2, {"precision": "bf16", "optimizer": Optimizer(kind="muon", ema_decay=0.9)}),
+        (2, 3, {}),
+        (2, 1, {"compile": True}),
+    ],
+)
+def test_an_undisturbed_run_is_the_same_with_replays_and_has_no_mismatch(
+    ranks: int, stage: int, changes: dict[str, Any], make: Make, tmp_path: Path
+) -> None:
+    parallel = Parallel(zero_stage=stage, compile=changes.get("compile", False))
+    changes = {name: value for name, value in changes.items() if name != "compile"}
+    ends = []
+    for checks in (OFTEN, None):
+        root = tmp_path / str(checks is None)
+        root.mkdir()
+        config = configured(make, root, ranks, **changes, parallel=parallel, total_steps=60, replay_checks=checks)
+        ends.append(run_ranks(ranks, trained, config, "")[0])
+        assert timeline(config.directory.events).of("intervention") == []
+    replayed = ends[0].pop("record")
+    assert (replayed.mismatches, replayed.steps) == (0, 60)
+    assert replayed.samples == len(list(samples("0" * 64, OFTEN.share, 60)))
+    assert ends[1].pop("record").samples == 0
+    assert ends[0] == ends[1]
