@@ -16,6 +16,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
+from plinth.records import Part
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, root
 from plinth.trust.dsse import TRAINER
@@ -176,3 +177,26 @@ def test_a_proof_of_resume_that_the_manifest_does_not_name_states_nothing(ctx: C
     path.chmod(0o644)
     path.write_bytes(path.read_bytes() + b"\n")
     assert candidate.resume_facts(line.checkpoint, directory) is None
+
+
+def test_replays_that_the_manifest_does_not_name_are_not_claimed(ctx: Context, line: Any) -> None:
+    """The genuine state is named by the manifest, whose commit a trainer has signed; a changed one counts only where
+    the manifest names it."""
+    directory = signing.materialise(ctx, line.checkpoint, line.provenance())
+    path = directory / candidate.STATE_FILE
+    state = json.loads(path.read_bytes())
+    state["monitor"]["replay_checks"] = {"steps": state["step"], "samples": 1000, "last": state["step"]}
+    path.chmod(0o644)
+    path.write_bytes(json.dumps(state).encode())
+    facts = candidate.resume_facts(line.checkpoint, directory)
+    assert facts
+    assert "corruption" not in facts
+    blob = ctx.store.put_file(path)
+    parts = [
+        part if part.name != candidate.STATE_FILE else Part(name=part.name, blob=blob, rows=0)
+        for part in line.checkpoint.parts
+    ]
+    named = line.checkpoint.model_copy(update={"parts": tuple(parts)})
+    facts = candidate.resume_facts(named, directory)
+    assert facts
+    assert facts["corruption"]["replays"]["samples"] == 1000

@@ -12,16 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plinth.errors import CorruptionError
 from plinth.evaluation.statistics.shares import lower_share, upper_share
+from plinth.launch.base import excluded_hosts
 from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.config import RunConfig
+from plinth.training.corruption.replays import Mismatch, Place, shift_of
 from plinth.training.corruption.sampling import ReplayRecord, interval, samples
+from plinth.training.corruption.votes import Verdict
 from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import ReplayChecks
+from plinth.training.supervise.host_checks import HOST_VARIABLE
 from plinth.training.telemetry.timeline import timeline
-from tests.ranks import run_ranks
+from tests.ranks import RankFailed, run_ranks
 
 Make = Callable[..., RunConfig]
 
@@ -199,9 +204,15 @@ def test_flips_are_found_at_the_rate_of_sampling(
     assert low <= 1 / interval(OFTEN.share) <= high
 
 
-def trained(config: RunConfig, faults: str) -> dict[str, Any]:
-    """Train in this process; the digests of the final state, and the record of replays."""
+def trained(config: RunConfig, faults: str, host: str = "") -> dict[str, Any]:
+    """Train in this process; the digests of the final state, and the record of replays.
+
+    Args:
+        host: name of this rank's machine, to which the rank's number is added.
+    """
     os.environ["FAULTS"] = faults
+    if host:
+        os.environ[HOST_VARIABLE] = host + os.environ["RANK"]
     from plinth.training.engine import engine as engines
     from plinth.training.loop import TrainingRun
 
@@ -233,6 +244,42 @@ def test_a_flip_is_undone_and_the_end_is_that_of_a_run_without_replays(
     assert (error["kind"], error["rank"], error["step"]) == ("corruption", 1, 7)
     assert story.skipped == set()
     assert 6 in {event["step"] for event in story.of("refused")}
+
+
+def test_the_machine_of_a_faulty_device_is_excluded_and_the_run_goes_on_from_before(
+    make: Make, tmp_path: Path, uninterrupted: RunConfig
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    config = configured(make, tmp_path, 2, batches="flipped_bits:open_batches")
+    with pytest.raises(RankFailed) as caught:
+        run_ranks(2, trained, config, json.dumps({"marks": str(marks), "flips": [[7, 1]]}), "machine-")
+    assert isinstance(caught.value.error, CorruptionError)
+    assert excluded_hosts(config.directory.root) == ["machine-1"]
+    (excluded,) = timeline(config.directory.events).of("node_excluded")
+    assert (excluded["host"], [check["check"] for check in excluded["checks"]]) == ("machine-1", ["replay"])
+    found = run_ranks(2, trained, config, "", "other-")[0]
+    assert found["record"] == ReplayRecord(steps=12, samples=4, mismatches=1, last=12, other_hosts=True)
+    undisturbed = checkpoint.read_state(uninterrupted.directory, 12)
+    assert {name: found[name] for name in snapshot.DIGESTS} == {name: undisturbed[name] for name in snapshot.DIGESTS}
+    assert [event["step"] for event in timeline(config.directory.events).of("resumed")] == [3]
+
+
+@pytest.mark.parametrize(("hosts", "bad"), [(("a", "a", "b", "b"), ["b"]), (("b", "b", "b", "b"), [])])
+def test_the_last_machine_is_not_excluded(hosts: tuple[str, ...], bad: list[str]) -> None:
+    places = tuple(Place(number // 2, host, None, "") for number, host in enumerate(hosts))
+    found = Mismatch(7, "weights", Verdict((2, 3)), 2, places)
+    assert [report.host for report in found.reports()] == bad
+    undecided = Mismatch(7, "weights", Verdict((), (0, 2)), 2, places)
+    assert (undecided.reports(), list(undecided.device_errors())) == ([], [])
+    assert undecided.reason.endswith(f"rank 0 on {hosts[0]} and rank 2 on {hosts[2]} disagree")
+
+
+def test_work_moves_to_another_host_where_there_is_one() -> None:
+    assert shift_of(["a", "a", "b", "b"]) == 2
+    assert shift_of(["a", "b", "c"]) == 1
+    assert shift_of(["a", "a"]) == 1
+    assert shift_of(["a", "a", "a", "a", "b", "b", "b", "b"]) == 4
 
 
 @pytest.mark.exhaustive
