@@ -246,6 +246,8 @@ def test_a_flip_is_undone_and_the_end_is_that_of_a_run_without_replays(
     assert 6 in {event["step"] for event in story.of("refused")}
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_machine_of_a_faulty_device_is_excluded_and_the_run_goes_on_from_before(
     make: Make, tmp_path: Path, uninterrupted: RunConfig
 ) -> None:
