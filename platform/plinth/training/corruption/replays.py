@@ -123,9 +123,9 @@ class ReplayChecks:
         places: list[Any] = [None] * rank.world
         dist.all_gather_object(places, _place(config, rank))
         self.places: tuple[Place, ...] = tuple(places)
-        self.shift = shift_of([place.host for place in places])
+        self.shift = config.launch.ranks_per_node if config.launch.nodes > 1 else 1
         #: True if every replay is computed on another host.
-        self.other_hosts = _changes(self.shift, [place.host for place in places]) == rank.world
+        self.other_hosts = all(one.host != places[number - self.shift].host for number, one in enumerate(places))
         self._copy, self._batches = StateCopy(), dict[int, Batches]()
         self._observed: ObservedStep | None = None
 
@@ -199,22 +199,27 @@ class ReplayChecks:
 
     def _gathered(self, seen: tuple[int, Tensor]) -> ComputedStep:
         shift, words = seen
-        every = [torch.empty_like(words) for _ in range(self.rank.world)]
-        dist.all_gather(every, words, group=self._group)
-        return ComputedStep(shift, tuple(tuple(one.tolist()) for one in every))
+        every = torch.empty(self.rank.world * len(words), dtype=words.dtype, device=words.device)
+        dist.all_gather_into_tensor(every, words, group=self._group)
+        return ComputedStep(shift, tuple(map(tuple, every.view(-1, len(words)).tolist())))
 
     def _verdict(self, taken: Sequence[ComputedStep]) -> tuple[str, Verdict] | None:
         """Return what differs first in the order of computation, and the verdict on the devices."""
+        stage = self.config.parallel.zero_stage
+        alike = {*SUBJECTS[-1:] * (stage < 3), *SUBJECTS[-2:] * (stage == 0)}  # equal on all ranks
+        if all(one.words == taken[0].words for one in taken) and all(
+            len({words[SUBJECTS.index(what)] for words in taken[0].words}) == 1 for what in alike
+        ):
+            return None
         for subject, what in enumerate(SUBJECTS):
-            if (verdict := judged(self._votes(taken, subject))) is not None:
+            if (verdict := judged(self._votes(taken, subject, what in alike))) is not None:
                 return what, Verdict() if what == "reduced gradient" else verdict
         return None
 
-    def _votes(self, taken: Iterable[ComputedStep], subject: int) -> Iterator[Vote]:
-        """Yield what each device has computed of one subject."""
-        what, stage = SUBJECTS[subject], self.config.parallel.zero_stage
+    def _votes(self, taken: Iterable[ComputedStep], subject: int, alike: bool) -> Iterator[Vote]:
+        """Yield what each device has computed of one subject. `alike` is True if it is the same value on all ranks."""
+        what = SUBJECTS[subject]
         moved = what in ("gradient", "loss") or (what == "optimizer state" and exchanges_update(self.config))
-        alike = (what == "weights" and stage < 3) or (what == "optimizer state" and stage == 0)  # on all ranks
         for one in taken:
             for rank, words in enumerate(one.words):
                 about: Hashable = what if alike else (what, rank)
@@ -318,17 +323,8 @@ def exchanges_update(config: RunConfig) -> bool:
     return config.parallel.zero_stage > 0 and OPTIMIZERS.find(config.optimizer.kind).elementwise
 
 
-def shift_of(hosts: Sequence[str]) -> int:
-    """Return the smallest shift that moves the work of as many ranks as possible to another host."""
-    return max(range(1, len(hosts)), key=lambda shift: (_changes(shift, hosts), -shift))
-
-
-def _changes(shift: int, hosts: Sequence[str]) -> int:
-    return sum(host != hosts[(rank + shift) % len(hosts)] for rank, host in enumerate(hosts))
-
-
 def _place(config: RunConfig, rank: Rank) -> Place:
-    node = rank.index // max(1, -(-rank.world // config.launch.nodes))
+    node = rank.index // config.launch.ranks_per_node
     if rank.device.type != "cuda":
         return Place(node, this_host(), None, "")
     index = torch.cuda.current_device()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import Field
@@ -47,6 +47,13 @@ def is_sampled(key: str, share: float, step: int) -> bool:
 def samples(key: str, share: float, steps: int) -> Iterator[int]:
     """Yield the sampled steps of a run of `steps` steps, in order."""
     return (step for step in range(2, steps + 1) if is_sampled(key, share, step))
+
+
+def trusted(monitor: Mapping[str, Any], committed: Iterable[int]) -> list[int]:
+    """Return the newest committed step up to the last equal replay, which a rollback may need; nothing if there is
+    none."""
+    last = monitor.get(RECORD, {}).get("last", 0)
+    return [max(found)] if (found := [step for step in committed if step <= last]) else []
 
 
 def plan_in_words(key: str, share: float, steps: int) -> str:

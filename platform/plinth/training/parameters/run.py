@@ -120,7 +120,7 @@ class ReplayChecks(Frozen):
         gt=0,
         le=0.5,
         description="Maximum cost of the replays, as a fraction of the time of all steps. It sets the number of "
-        "sampled steps; a replay is counted as 1.5 steps.",
+        "sampled steps; a replay is counted as 1.5 steps. A rank needs host memory for one copy of its state.",
     )
 
 

@@ -18,12 +18,12 @@ from plinth.launch.base import excluded_hosts
 from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.config import RunConfig
-from plinth.training.corruption.replays import Mismatch, Place, shift_of
+from plinth.training.corruption.replays import Mismatch, Place
 from plinth.training.corruption.sampling import ReplayRecord, interval, samples
 from plinth.training.corruption.votes import Verdict
 from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.run import ReplayChecks
+from plinth.training.parameters.run import Checkpoints, ReplayChecks
 from plinth.training.supervise.host_checks import HOST_VARIABLE
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import RankFailed, run_ranks
@@ -161,6 +161,7 @@ def strike(config: RunConfig, trials: int) -> list[dict[str, Any]]:
         start.put_back(engine)
         trainer.repeat(batch)
         assert outcome() == clean
+    run.saver.close()
     engines.leave()
     return found
 
@@ -226,18 +227,20 @@ def trained(config: RunConfig, faults: str, host: str = "") -> dict[str, Any]:
 def test_a_flip_is_undone_and_the_end_is_that_of_a_run_without_replays(
     make: Make, tmp_path: Path, uninterrupted: RunConfig
 ) -> None:
-    """Step 7 is sampled, and so was step 3: the checkpoint of step 6 is not trusted."""
+    """Step 7 is sampled, and so was step 3: the checkpoints of steps 4 and 6 are not trusted, and that of step 2 was
+    kept."""
     marks = tmp_path / "marks"
     marks.mkdir()
-    config = configured(make, tmp_path, 2, batches="flipped_bits:open_batches")
+    saves = Checkpoints(every_steps=2, keep_last=1, audit_steps=4)
+    config = configured(make, tmp_path, 2, batches="flipped_bits:open_batches", checkpoints=saves)
     found = run_ranks(2, trained, config, json.dumps({"marks": str(marks), "flips": [[7, 1]]}))[0]
     record = ReplayRecord(steps=12, samples=4, mismatches=1, last=12, other_hosts=False)
     state, undisturbed = (checkpoint.read_state(one.directory, 12) for one in (config, uninterrupted))
     assert record == found["record"] == ReplayRecord.of(state["monitor"])
     assert {name: state[name] for name in snapshot.DIGESTS} == {name: undisturbed[name] for name in snapshot.DIGESTS}
     story = timeline(config.directory.events)
-    assert [event["step"] for event in story.of("replay_checked")] == [3, 7, 10, 12]
-    assert [(event["step"], event["undone"]) for event in story.of("rolled_back")] == [(3, 4)]
+    assert [event["step"] for event in story.of("replay_checked")] == [3, 3, 7, 10, 12]
+    assert [(event["step"], event["undone"]) for event in story.of("rolled_back")] == [(2, 5)]
     (made,), (error,) = story.of("intervention"), story.of("device_error")
     assert (made["rule"], made["action"], made["window"]) == ("corruption", "rollback", [4, 3])
     assert made["reason"].startswith("the gradient of 1 rank differs in a replay: rank 1 on ")
@@ -275,13 +278,6 @@ def test_the_last_machine_is_not_excluded(hosts: tuple[str, ...], bad: list[str]
     undecided = Mismatch(7, "weights", Verdict((), (0, 2)), 2, places)
     assert (undecided.reports(), list(undecided.device_errors())) == ([], [])
     assert undecided.reason.endswith(f"rank 0 on {hosts[0]} and rank 2 on {hosts[2]} disagree")
-
-
-def test_work_moves_to_another_host_where_there_is_one() -> None:
-    assert shift_of(["a", "a", "b", "b"]) == 2
-    assert shift_of(["a", "b", "c"]) == 1
-    assert shift_of(["a", "a"]) == 1
-    assert shift_of(["a", "a", "a", "a", "b", "b", "b", "b"]) == 4
 
 
 @pytest.mark.exhaustive

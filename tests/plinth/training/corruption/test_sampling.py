@@ -16,6 +16,7 @@ from plinth.training.corruption.sampling import (
     is_sampled,
     plan_in_words,
     samples,
+    trusted,
 )
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import ReplayChecks, Training
@@ -70,6 +71,11 @@ def test_the_record_in_a_checkpoint_counts_the_rollbacks_of_the_guard() -> None:
     assert ReplayRecord.of({"guard": {"rollbacks": []}}) == ReplayRecord()
     after = record.after().after(equal=True, step=11, other_hosts=False).after(equal=True, step=12)
     assert after == ReplayRecord(steps=12, samples=4, last=12, other_hosts=False)
+
+
+def test_the_newest_checkpoint_up_to_the_last_equal_replay_is_kept() -> None:
+    assert trusted({RECORD: {"last": 7}}, [3, 6, 9, 12]) == [6]
+    assert trusted({RECORD: {"last": 2}}, [3, 6]) == trusted({}, [3, 6]) == []
 
 
 @pytest.mark.parametrize(
