@@ -25,7 +25,7 @@ from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.saving import Saver
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
-from plinth.training.corruption.replays import Mismatch, ReplayChecks
+from plinth.training.corruption.replays import Mismatch, StepReplayer
 from plinth.training.data import Batches, StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED, Launched, Measured
@@ -87,7 +87,7 @@ class TrainingRun:
         self.saver = Saver(self.trainer.engine, self.events, follows=follows)
         self.verification = SharedVerification(config, rank)
         self.validator = Validator(config)
-        self.replays = ReplayChecks(config, rank) if config.replay_checks is not None else None
+        self.replays = StepReplayer(config, rank) if config.replay_checks is not None else None
         self.throughput = ThroughputRule(config.guard.throughput, config.guard.window_steps)
         self.reporter = WindowReporter(config, self.events) if rank.leads else WindowReporter(None, self.events)
         self.signal, self._save_again = 0, False  # a failed save on any rank, to be repeated
@@ -265,7 +265,7 @@ class TrainingRun:
             self._emit("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
         return left_out is None
 
-    def _check_replay(self, replays: ReplayChecks, step: int, sampled: bool) -> Intervention | None:
+    def _check_replay(self, replays: StepReplayer, step: int, sampled: bool) -> Intervention | None:
         """Replay a sampled step. Return a rollback if the replay differs.
 
         Raises:
@@ -285,7 +285,7 @@ class TrainingRun:
         self._emit("replay_checked", step=step, samples=record.samples, seconds=round(time.monotonic() - begun, 3))
         return None
 
-    def _undo(self, mismatch: Mismatch, replays: ReplayChecks) -> Intervention:
+    def _undo(self, mismatch: Mismatch, replays: StepReplayer) -> Intervention:
         """Log a mismatch, and exclude faulty machines. Return the rollback to before it.
 
         Raises:

@@ -52,7 +52,7 @@ class Monitor:
 
 
 class TakenStep(NamedTuple):
-    """What a step needs to be taken again, except its batch."""
+    """Inputs of a step that are needed to take it again, except its batch."""
 
     rate: float
     limits: Limits

@@ -27,7 +27,7 @@ from plinth.text import counted
 from plinth.training.config import RunConfig
 from plinth.training.corruption.sampling import CORRUPTION, is_sampled
 from plinth.training.corruption.state import StateCopy, bits, digest, digest_of, weights_of
-from plinth.training.corruption.votes import Verdict, Vote, judged
+from plinth.training.corruption.votes import DeviceVerdict, Vote, judged
 from plinth.training.data import Batches, StepBatch, batches_of
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.guard.rules import Intervention
@@ -35,7 +35,7 @@ from plinth.training.parameters.optimizers import OPTIMIZERS
 from plinth.training.supervise.host_checks import HostCheck, HostReport, this_host
 from plinth.training.trainer import Trainer
 
-#: What is digested, in the order of computation.
+#: Digested parts of a step, in the order of computation.
 SUBJECTS = ("gradient", "loss", "reduced gradient", "optimizer state", "weights")
 
 #: Factor between the digests of a sequence; odd.
@@ -69,7 +69,7 @@ class Mismatch(NamedTuple):
 
     step: int
     what: str
-    verdict: Verdict
+    verdict: DeviceVerdict
     ranks: int
     places: tuple[Place, ...]
 
@@ -113,7 +113,7 @@ class Mismatch(NamedTuple):
         return [HostReport(node=self.places[rank].node, host=host, checks=(failed,)) for host, rank in bad.items()]
 
 
-class ReplayChecks:
+class StepReplayer:
     """Replays of the sampled steps of a run on one rank. All ranks must call the same methods."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
@@ -194,8 +194,8 @@ class ReplayChecks:
             if isinstance(stream, Iterator) and hasattr(stream, "close"):
                 stream.close()
 
-    def _exchange(self, shift: int) -> Exchange:
-        return Exchange(self.rank, shift, self._group)
+    def _exchange(self, shift: int) -> WorkExchange:
+        return WorkExchange(self.rank, shift, self._group)
 
     def _gathered(self, seen: tuple[int, Tensor]) -> ComputedStep:
         shift, words = seen
@@ -203,7 +203,7 @@ class ReplayChecks:
         dist.all_gather_into_tensor(every, words, group=self._group)
         return ComputedStep(shift, tuple(map(tuple, every.view(-1, len(words)).tolist())))
 
-    def _verdict(self, taken: Sequence[ComputedStep]) -> tuple[str, Verdict] | None:
+    def _verdict(self, taken: Sequence[ComputedStep]) -> tuple[str, DeviceVerdict] | None:
         """Return what differs first in the order of computation, and the verdict on the devices."""
         stage = self.config.parallel.zero_stage
         alike = {*SUBJECTS[-1:] * (stage < 3), *SUBJECTS[-2:] * (stage == 0)}  # equal on all ranks
@@ -213,7 +213,7 @@ class ReplayChecks:
             return None
         for subject, what in enumerate(SUBJECTS):
             if (verdict := judged(self._votes(taken, subject, what in alike))) is not None:
-                return what, Verdict() if what == "reduced gradient" else verdict
+                return what, DeviceVerdict() if what == "reduced gradient" else verdict
         return None
 
     def _votes(self, taken: Iterable[ComputedStep], subject: int, alike: bool) -> Iterator[Vote]:
@@ -227,8 +227,8 @@ class ReplayChecks:
                 yield Vote(about, device, words[subject])
 
 
-class Exchange:
-    """Exchange of tensors between a rank and the rank that does its work."""
+class WorkExchange:
+    """WorkExchange of tensors between a rank and the rank that does its work."""
 
     def __init__(self, rank: Rank, shift: int, group: Any) -> None:
         self.shift, self._group = shift, group
@@ -259,7 +259,7 @@ class ObservedStep:
     Hooks are attached until `end` or `close`.
     """
 
-    def __init__(self, engine: TrainingEngine, exchange: Exchange) -> None:
+    def __init__(self, engine: TrainingEngine, exchange: WorkExchange) -> None:
         self._engine, self._exchange = engine, exchange
         self._words = torch.zeros(len(SUBJECTS), dtype=torch.int64, device=engine.rank.device)
         self._updates = exchange.shift > 0 and exchanges_update(engine.config)

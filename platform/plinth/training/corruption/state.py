@@ -1,7 +1,8 @@
 """Digests of tensors on their device, and a copy of a rank's state that can be put back.
 
-A digest is 64 bits, and not cryptographic: hardware is no adversary. A change of a single word is always found, because
-each word is multiplied by an odd number (modulo 2^64); other changes are missed with a probability of about 2^-32.
+A digest has 64 bits. It is not cryptographic, because hardware is not an attacker. A change of a single word is always
+found, because each word is multiplied by an odd number (modulo 2^64); other changes are missed with a probability of
+about 2^-32.
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ class Vote(NamedTuple):
     value: int
 
 
-class Verdict(NamedTuple):
+class DeviceVerdict(NamedTuple):
     """Faulty devices, and further devices that may be faulty, both in ascending order."""
 
     faulty: tuple[int, ...] = ()
     suspects: tuple[int, ...] = ()
 
 
-def judged(votes: Iterable[Vote]) -> Verdict | None:
+def judged(votes: Iterable[Vote]) -> DeviceVerdict | None:
     """Return the verdict on all devices, or None if they agree about every value."""
     by_value = defaultdict[Hashable, defaultdict[int, set[int]]](lambda: defaultdict(set))
     for vote in votes:
@@ -46,4 +46,4 @@ def judged(votes: Iterable[Vote]) -> Verdict | None:
             suspects |= set(steady)
     if not faulty and not suspects:
         return None
-    return Verdict(tuple(sorted(faulty)), tuple(sorted(suspects - faulty)))
+    return DeviceVerdict(tuple(sorted(faulty)), tuple(sorted(suspects - faulty)))

@@ -20,7 +20,7 @@ from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.config import RunConfig
 from plinth.training.corruption.replays import Mismatch, Place
 from plinth.training.corruption.sampling import ReplayRecord, interval, samples
-from plinth.training.corruption.votes import Verdict
+from plinth.training.corruption.votes import DeviceVerdict
 from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Checkpoints, ReplayChecks
@@ -273,9 +273,9 @@ def test_the_machine_of_a_faulty_device_is_excluded_and_the_run_goes_on_from_bef
 @pytest.mark.parametrize(("hosts", "bad"), [(("a", "a", "b", "b"), ["b"]), (("b", "b", "b", "b"), [])])
 def test_the_last_machine_is_not_excluded(hosts: tuple[str, ...], bad: list[str]) -> None:
     places = tuple(Place(number // 2, host, None, "") for number, host in enumerate(hosts))
-    found = Mismatch(7, "weights", Verdict((2, 3)), 2, places)
+    found = Mismatch(7, "weights", DeviceVerdict((2, 3)), 2, places)
     assert [report.host for report in found.reports()] == bad
-    undecided = Mismatch(7, "weights", Verdict((), (0, 2)), 2, places)
+    undecided = Mismatch(7, "weights", DeviceVerdict((), (0, 2)), 2, places)
     assert (undecided.reports(), list(undecided.device_errors())) == ([], [])
     assert undecided.reason.endswith(f"rank 0 on {hosts[0]} and rank 2 on {hosts[2]} disagree")
 

@@ -18,7 +18,7 @@ from plinth.training.telemetry.timeline import timeline
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.slow]
 
-CHECKS = "plinth.training.corruption.replays:ReplayChecks."
+CHECKS = "plinth.training.corruption.replays:StepReplayer."
 
 
 @pytest.mark.parametrize("recovery", [Recovery(), Recovery(copies_every=2)])
