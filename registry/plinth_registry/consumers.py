@@ -323,7 +323,9 @@ def impact(ctx: Context, target: str) -> Impact:
     )
 
 
-def _export_rows(notes: Iterable[ExportNote], digests: Collection[str], runs: Collection[str]) -> tuple[ExportRow, ...]:
+def _export_rows(
+    notes: Iterable[ExportNote], digests: Collection[str], runs: Collection[str]
+) -> tuple[ExportRow, ...]:
     """Return the exports of these manifests, and of unreleased checkpoints of these runs."""
     return tuple(
         ExportRow(name=note.name, status=note.status, to=note.to, at=note.at)

@@ -231,7 +231,6 @@ def _differing(sketches: U64, pairs: I64) -> I64:
 def hash_pairs(left: U64, right: U64, out: U64) -> None:
     """Write a hash of each pair to `out`. If two hashes collide, one extra comparison is made."""
 
-
 ASSET = "dedup/semantic"
 VERSION = "2"
 
