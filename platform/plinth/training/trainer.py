@@ -106,7 +106,7 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """Return the host's part of a checkpoint: the state of monitor, guard and hooks."""
-        record = {RECORD: self.replayed.model_dump(mode="json")} if self.replayed.steps else {}
+        record = {RECORD: self.replayed.model_dump(mode="json", exclude={"mismatches"})} if self.replayed.steps else {}
         return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **record, **self.hooks.state()}
 
     def launch(

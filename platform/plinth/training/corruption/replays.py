@@ -140,7 +140,7 @@ class StepReplayer:
         self._observed = ObservedStep(engine, self._exchange(0))
 
     def forget(self) -> None:
-        """Stop to observe a step, because it was not taken."""
+        """Stop observing a step, because it was not completed."""
         if self._observed is not None:
             self._observed.close()
             self._observed = None
@@ -191,7 +191,7 @@ class StepReplayer:
         try:
             return next(stream)
         finally:
-            if isinstance(stream, Iterator) and hasattr(stream, "close"):
+            if hasattr(stream, "close"):  # ends the thread that reads ahead
                 stream.close()
 
     def _exchange(self, shift: int) -> WorkExchange:
@@ -228,7 +228,7 @@ class StepReplayer:
 
 
 class WorkExchange:
-    """WorkExchange of tensors between a rank and the rank that does its work."""
+    """Exchange of tensors between a rank and the rank that does its work."""
 
     def __init__(self, rank: Rank, shift: int, group: Any) -> None:
         self.shift, self._group = shift, group
