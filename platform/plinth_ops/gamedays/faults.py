@@ -197,13 +197,13 @@ def _flip(bit: int) -> None:
 
     whole = TrainingEngine.train_step
 
-    def flipped(engine: TrainingEngine, *given: Any) -> Any:
+    def flipped(engine: Any, batch: StepBatch, lr: float) -> Any:
         TrainingEngine.train_step = whole  # type: ignore[method-assign]
         weight = next(one for name, one in engine.module.named_parameters() if "mlp" in name)  # FP32 in rehearsals
         weight.data.view(-1)[:1].view(torch.int32).bitwise_xor_(1 << bit)
-        return whole(engine, *given)
+        return whole(engine, batch, lr)
 
-    TrainingEngine.train_step = flipped  # type: ignore[method-assign]
+    TrainingEngine.train_step = flipped  # type: ignore[method-assign, assignment]
 
 
 def filler(place: Path) -> Path:
