@@ -20,6 +20,7 @@
     ├── TrainingError        7  training, launching, checkpoints
     │   ├── CheckpointError     not committed, torn, or not matching its record
     │   ├── ResumeError         a checkpoint does not belong to this run
+    │   ├── CorruptionError     a step was computed wrong on a faulty device
     │   └── LaunchError         a job could not be submitted or found
     ├── TrustError           8  signature, lineage, gates, approval
     │   ├── SignatureError
@@ -119,6 +120,10 @@ class CheckpointError(TrainingError):
 
 
 class ResumeError(TrainingError):
+    pass
+
+
+class CorruptionError(TrainingError):
     pass
 
 

@@ -25,17 +25,19 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import mean_record
+from plinth.training.corruption.sampling import ReplayRecord
 from plinth.training.forensics.order_proof import order_proof
 from plinth.training.forensics.proof import examined
 from plinth.trust import dsse
 from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import attestations, trained
-from plinth_registry.gates.facts import GrantedUses, ResumeFacts, ToleranceFacts
+from plinth_registry.gates.facts import CorruptionFacts, GrantedUses, ResumeFacts, ToleranceFacts
 from plinth_registry.signing import verify
 
 KEY = re.compile(r"[0-9a-f]{64}")
 RESUME_FILE = "resume.json"
+STATE_FILE = "state.json"
 #: Suffix of the registered model that trainers write.
 SUFFIX = "-candidate"
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
@@ -221,8 +223,23 @@ def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None
         compared_steps=shown.compared_steps,
         faults=shown.faults,
         tolerance=None if shown.tolerance is None else ToleranceFacts.of(shown.tolerance),
+        corruption=_corruption(checkpoint, directory),
     )
     return facts.model_dump(mode="json")
+
+
+def _corruption(checkpoint: Manifest, directory: Path) -> CorruptionFacts | None:
+    """Return the replays of sampled steps in a checkpoint's state, which the trainer's commit record signs. Return None
+    if there are none, or if the file does not match the manifest."""
+    try:
+        data = dsse.bytes_of(directory / STATE_FILE)
+        if hashlib.sha256(data).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(STATE_FILE)}:
+            return None
+        state = json.loads(data)
+        found = CorruptionFacts(replays=ReplayRecord.of(state["monitor"]), steps=state["step"])
+    except (SignatureError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found if found.replays.steps else None
 
 
 def evidence_path(directory: Path, key: str) -> Path:

@@ -27,7 +27,6 @@ from plinth.errors import CheckpointError, LineageError, PlinthError
 from plinth.model.hugging_face import CONFIG, INDEX
 from plinth.provenance.statements import Chain, attempts_of
 from plinth.records import Manifest
-from plinth.storage.parts import read_table
 from plinth.training import attempts, contract
 from plinth.training.attempts import BUNDLE, AttemptRecord
 from plinth.training.checkpoint import checkpoint as checkpoints
@@ -160,6 +159,8 @@ def contract_in_words(ctx: Context, directory: Path) -> str | None:
 def contract_facts(ctx: Context, chain: Chain, signed: LaunchContract) -> ContractFacts:
     """Return a launch contract with the losses of the run, from the run's manifest in the ancestry. Without the run's
     losses, no segment counts as reached."""
+    from plinth.storage.parts import read_table  # loads pyarrow
+
     facts = ContractFacts(owner=signed.owner, number=signed.number, rank_hours=signed.budget.rank_hours)
     if signed.curve is None:
         return facts

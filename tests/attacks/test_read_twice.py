@@ -16,6 +16,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
+from plinth.records import Part
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, root
 from plinth.trust.dsse import TRAINER
@@ -176,3 +177,25 @@ def test_a_proof_of_resume_that_the_manifest_does_not_name_states_nothing(ctx: C
     path.chmod(0o644)
     path.write_bytes(path.read_bytes() + b"\n")
     assert candidate.resume_facts(line.checkpoint, directory) is None
+
+
+def test_replays_that_the_manifest_does_not_name_are_not_claimed(ctx: Context, line: Any) -> None:
+    """The state is named by the manifest of a checkpoint, whose commit a trainer has signed; a changed one counts only
+    where the manifest names it."""
+    directory = signing.materialise(ctx, line.checkpoint, line.provenance())
+    path = directory / candidate.STATE_FILE
+    monitor = {"guard": {"rollbacks": []}, "replay_checks": {"steps": 9, "samples": 1000, "last": 9}}
+    state = {**json.loads(path.read_bytes()), "step": 9, "monitor": monitor}
+    path.chmod(0o644)
+    forged = json.dumps(state).encode()
+    path.write_bytes(forged)
+    facts = candidate.resume_facts(line.checkpoint, directory)
+    assert facts
+    assert "corruption" not in facts
+    blob = ctx.store.put_bytes(forged)
+    parts = [part for part in line.checkpoint.parts if part.name != candidate.STATE_FILE]
+    parts.append(Part(name=candidate.STATE_FILE, blob=blob, rows=0))
+    named = line.checkpoint.model_copy(update={"parts": tuple(parts)})
+    facts = candidate.resume_facts(named, directory)
+    assert facts
+    assert facts["corruption"]["replays"]["samples"] == 1000

@@ -58,6 +58,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "privacy": {"guard": {"enabled": False}},
     "stopping": {"validation": {}},
     "checkpoints": {"optimizer": {"ema_decay": 0.99}},
+    "replay_checks": {"launch": {"ranks": 2}},
 }
 
 #: Values that a run states differently from its recipe.

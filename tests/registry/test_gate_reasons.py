@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plinth.training.corruption.sampling import ReplayRecord
 from plinth.training.forensics.order_proof import OrderProof
 from plinth_registry.gates import GateResult, evaluate, shown
 from plinth_registry.gates.facts import (
+    CorruptionFacts,
     EvaluationFacts,
     Evidence,
     GrantedUses,
@@ -322,6 +324,22 @@ def test_a_measured_tolerance_counts_where_the_policy_names_it() -> None:
     assert (worse.passed, "state differs by 0.3" in worse.reason) == (False, True)
     assert not gate("resume", proof(resume=ResumeFacts(**apart)), policy(resume=accepting)).passed
     assert gate("resume", proof(), policy(resume=accepting)).passed
+
+
+def test_corruption_is_bounded_by_replays_where_the_policy_asks_for_it() -> None:
+    replays = ReplayRecord(steps=60_000, samples=400, other_hosts=True)
+    words = "no mismatch in 400 steps replayed on another host: corruption of a step is rarer than 0.0075 at 95%"
+    seen = {"bit_exact": True, "compared_steps": 4}
+    evidence = proof(resume=ResumeFacts(**seen, corruption=CorruptionFacts(replays=replays, steps=60_000)))
+    assert gate("resume", evidence).reason.endswith(f"(minimum 1); {words}")
+    assert gate("resume", evidence, policy(resume={"max_corruption": 0.01})).passed
+    narrow = gate("resume", evidence, policy(resume={"max_corruption": 0.001}))
+    assert (narrow.passed, narrow.reason.endswith(f"{words}; limit 0.001")) == (False, True)
+    without = gate("resume", proof(), policy(resume={"max_corruption": 0.01}))
+    assert (without.passed, without.reason.endswith("no step was replayed; limit 0.01")) == (False, True)
+    own = ResumeFacts(bit_exact=False, compared_steps=0, unproved="not proved by this trainer")
+    accepting = {"classes": ["unproved"], "max_corruption": 0.01}
+    assert not gate("resume", proof(resume=own), policy(resume=accepting)).passed
 
 
 def test_a_run_that_nothing_replays_passes_only_where_the_policy_names_it() -> None:

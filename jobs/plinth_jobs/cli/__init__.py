@@ -13,6 +13,7 @@ file defines `plinth` itself and turns errors into messages and exit codes.
     tokens      `tokens tokenizer | mixture | packing`
     runs        `run job | timeline | goodput | profile | audit`: a training run
     upgrade     `run upgrade`: continue a run with other code
+    contract    `run contract`: what a run may spend and must reach
     run_facts   `run history | show`: runs and their metrics as tables
     steps       `run batch | replay | blame | checkpoint`: steps of a training run
     model       `model evaluation | probes | compare`: measured quality

@@ -306,7 +306,8 @@ def _events(measured: RunMetrics) -> list[dict[str, Any]]:
 
 def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     acts = (event for event in measured.events if event["event"] == "intervention" and event.get("action") != "warn")
-    bad = next((event["window"][0] for event in acts if event.get("window")), max(1, measured.last_step))
+    windows = (event["window"] for event in acts if event.get("window"))
+    bad = next((first for first, last in windows if first <= last), max(1, measured.last_step))
     return [
         {"what": "Documents of a step", "command": f"plinth run batch {about.run_id} {bad}"},
         {"what": "Loss of a step by document", "command": f"plinth run replay {about.run_id} {bad}"},

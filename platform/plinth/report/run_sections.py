@@ -100,7 +100,7 @@ def _goes_on(before: Event, event: Event) -> bool:
 
 def _row(group: Sequence[Event], named: Sequence[Event]) -> dict[str, Any]:
     first, last = group[0], group[-1]
-    window = sorted({*first.get("window", ())[:1], *last.get("window", ())[1:]})
+    window = [*first.get("window", ())[:1], *last.get("window", ())[1:]]
     worst = max(group, key=lambda event: float(event.get("value") or 0.0))
     return {
         "step": _span([first.get("step", ""), last.get("step", "")]),
@@ -110,7 +110,7 @@ def _row(group: Sequence[Event], named: Sequence[Event]) -> dict[str, Any]:
         "action": first.get("action", ""),
         "why": first.get("reason", ""),
         "weight": "" if first.get("action") == "warn" else "bad",
-        "window": _span(window),
+        "window": _span(window) if window == sorted(window) else "none",
         "documents": _documents(named),
     }
 

@@ -34,9 +34,12 @@ The steps of a rank (these modules import torch):
 Around the steps:
 
     attempts        signed attestations of code and machines, one per start of the ranks
+    contract        what a run may spend and must reach, signed by its owner before the start
+    predicted_curve the loss curve that a contract promises, compared with the run
     supervise/   start the ranks on one or several nodes, watch them, restart them within limits
     recovery/    copies of the state in memory; ranks that outlive a lost rank
     upgrade/     compare other code with the code of a run, over the same steps, before it continues the run
+    corruption/  replay of sampled steps on other devices
     checkpoint/  commit, verify, select, resume on any layout, upload; writer is the process that writes
     guard/       detect and confirm loss spikes and divergence; skip batches or roll back
     stopping     rules that end a run: budgets, plateau, regression, reuse
@@ -46,7 +49,7 @@ Around the steps:
     forensics/   documents and losses of past steps, blame, and the audit that proves that a resume was exact
 
 The control plane imports only modules that work without torch: parameters, config, preparation, directory, run_state,
-job, initial, manifests, attempts, stopping, step_documents, supervise/, sinks/, the file modules of checkpoint/, the
-modules of telemetry/ that are not marked (torch) in its map, upgrade/, and forensics/proof.
+job, initial, manifests, attempts, contract, predicted_curve, stopping, step_documents, supervise/, sinks/, the file
+modules of checkpoint/, the modules of telemetry/ that are not marked (torch) in its map, upgrade/, and forensics/proof.
 Does not belong here: job placement (launch/), batch contents (tokens/), the model (model/).
 """

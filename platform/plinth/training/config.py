@@ -28,7 +28,7 @@ from plinth.training.parameters.guard import GuardParameters, Stopping
 from plinth.training.parameters.initial import NAMES, InitialState
 from plinth.training.parameters.optimizers import Float8, Optimizer, RotaryChange, model_at, origin_of
 from plinth.training.parameters.parallel import Parallel, identified_settings
-from plinth.training.parameters.run import Checkpoints, Recovery, Sinks, Telemetry, Training, Validation
+from plinth.training.parameters.run import Checkpoints, Recovery, ReplayChecks, Sinks, Telemetry, Training, Validation
 from plinth.training.parameters.trainer import ExternalTrainer
 
 #: Version of a run's arithmetic, part of its identity. 3: initial weights are drawn by parameter and tile.
@@ -43,6 +43,7 @@ UNIDENTIFIED = (
     "supervision",
     "checkpoints",
     "recovery",
+    "replay_checks",
     "amendments",
     "stopping",
     "telemetry",
@@ -103,6 +104,7 @@ class RunConfig(Frozen):
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints
     recovery: Recovery = Field(Recovery(), exclude_if=lambda given: given == Recovery())
+    replay_checks: ReplayChecks | None = Field(None, exclude_if=lambda given: given is None)
     supervision: Supervision
     reading: Reading = Reading()
     contract: Literal["optional", "required"] = Field("optional", exclude_if=lambda given: given == "optional")

@@ -33,6 +33,7 @@ RESERVED = (
     *("loss_ema", "guard", "slices", "step", "seq", "time", "event", "loss", "grad_norm", "lr", "batch", "tokens"),
     *("tokens_per_s", "data_wait_s", "step_s", "parts", "besides", "slowest", "layers", "experts", "vetoed"),
     "redone",
+    "replay_checks",
 )
 
 

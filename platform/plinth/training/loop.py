@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from plinth.errors import CheckpointError, TrainingError
+from plinth.errors import CheckpointError, CorruptionError, TrainingError
 from plinth.training.attempts import in_force
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.saving import Saver
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
+from plinth.training.corruption.replays import Mismatch, StepReplayer
 from plinth.training.data import Batches, StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED, Launched, Measured
@@ -34,6 +35,7 @@ from plinth.training.predicted_curve import MISSED, CurveWatch
 from plinth.training.recovery.copies import Copier
 from plinth.training.step_documents import WindowReporter
 from plinth.training.stopping import Verdict, Watch, stopped_event
+from plinth.training.supervise.host_checks import exclude
 from plinth.training.telemetry.communication import StragglerDetector
 from plinth.training.telemetry.devices import memory_of
 from plinth.training.telemetry.profiler import StepProfiler
@@ -87,6 +89,7 @@ class TrainingRun:
         self.saver = Saver(self.trainer.engine, self.events, follows=follows)
         self.verification = SharedVerification(config, rank)
         self.validator = Validator(config)
+        self.replays = StepReplayer(config, rank) if config.replay_checks is not None else None
         self.throughput = ThroughputRule(config.guard.throughput, config.guard.window_steps)
         self.reporter = WindowReporter(config, self.events) if rank.leads else WindowReporter(None, self.events)
         self.signal, self._save_again = 0, False  # a failed save on any rank, to be repeated
@@ -127,12 +130,15 @@ class TrainingRun:
             self.stragglers.send(step)
             self.saver.poll()
             saves, validates = self.config.saves_at(step) or self._save_again, self.validator.due(step)
+            sampled = launched and self.replays is not None and self.replays.due(step)
             traced, owes = self.profiler.ends(step), self.owes(step)
             copies = copies and launched  # no rank waits for the others in a step that is left out
-            at_once = saves or validates or traced or owes or copies or self.signal or not launched
+            at_once = saves or validates or traced or owes or copies or sampled or self.signal or not launched
             rollback = self._drain(0 if at_once else self._lag)
             if rollback is None and self.signal:
                 rollback = self._drain(0)
+            if rollback is None and self.replays is not None:
+                rollback = self._check_replay(self.replays, step, sampled)
             if rollback is not None:
                 return self.roll_back(rollback)
             if traced:
@@ -231,6 +237,8 @@ class TrainingRun:
         self._in_flight.clear()
         self.stragglers.forget()
         self.profiler.forget()
+        if self.replays is not None:
+            self.replays.forget()
         if self.signal == STOP_REQUESTED:
             self.signal = 0  # the verdict remains, and the next step executes it
         self._wait_until_copied()
@@ -249,6 +257,9 @@ class TrainingRun:
         """Launch a step and return True. If a rollback's window contains the step, skip its batch and return False."""
         left_out = self.trainer.guard.leaves_out(step)
         if left_out is None:
+            if self.replays is not None and self.replays.due(step):
+                with self.trainer.engine.clock.within("replay"):
+                    self.replays.begin(self.trainer.engine)
             with self.profiler.span(step):
                 asked, in_flight = self.profiler.asked(), len(self._in_flight)
                 self._in_flight.append(self.trainer.launch(stream, step, self._pending, asked, in_flight))
@@ -257,6 +268,56 @@ class TrainingRun:
                 next(stream)
             self._emit("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
         return left_out is None
+
+    def _check_replay(self, replays: StepReplayer, step: int, sampled: bool) -> Intervention | None:
+        """Replay a sampled step. Return a rollback if the replay differs.
+
+        Raises:
+            CorruptionError, TrainingError: the run must not continue on these machines.
+        """
+        if not sampled:
+            self.trainer.replayed = self.trainer.replayed.after()
+            return None
+        self._wait_until_copied()
+        begun = time.monotonic()
+        with self.trainer.engine.clock.within("replay"):
+            mismatch = replays.check(self.trainer, step)
+        if mismatch is not None:
+            return self._undo(mismatch, replays)
+        record = self.trainer.replayed.after(equal=True, step=step, other_hosts=replays.other_hosts)
+        self.trainer.replayed = record
+        self._emit("replay_checked", step=step, samples=record.samples, seconds=round(time.monotonic() - begun, 3))
+        return None
+
+    def _undo(self, mismatch: Mismatch, replays: StepReplayer) -> Intervention:
+        """Log a mismatch, and exclude faulty machines. Return the rollback to before it.
+
+        Raises:
+            CorruptionError, TrainingError: the run must not continue on these machines.
+        """
+        made = mismatch.rollback(self.trainer.replayed.last, len(self.trainer.guard.rollbacks) + 1)
+        self._emit("intervention", **made.event(), durable=True)
+        for fields in mismatch.device_errors():
+            self._emit("device_error", **fields, durable=True)
+        bad, most = mismatch.reports(), self.config.guard.max_rollbacks
+        if bad and self.rank.leads:
+            exclude(self.config.directory, bad)
+        replays.wait()  # until rank 0 has written
+        if bad:
+            raise CorruptionError(
+                f"step {mismatch.step} was computed wrong: {mismatch.reason}",
+                expected="equal results on all devices",
+                remedy="submit the run again: it continues from before the mismatch, without the machines in its file "
+                "`excluded_hosts`; test the device before you delete its line",
+            )
+        if made.number > most:
+            raise TrainingError(
+                f"step {mismatch.step} was computed wrong: {mismatch.reason}",
+                found=f"rollback {made.number} of the run",
+                expected=f"at most {most} (training.guard.max_rollbacks)",
+                remedy="test the devices of the named ranks, and submit the run again without the faulty one",
+            )
+        return made
 
     def _drain(self, in_flight: int) -> Intervention | None:
         """Read the numbers of launched steps until at most `in_flight` steps are unread. Return a rollback if a step
@@ -338,6 +399,8 @@ class TrainingRun:
         self.saver.interrupt()
         if self.copier is not None:
             self.copier.abandon()
+        if self.replays is not None:
+            self.replays.close()
         self.trainer.engine.deepspeed.destroy()
 
     def _begin_trace(self, step: int) -> None:

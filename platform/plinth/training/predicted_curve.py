@@ -89,7 +89,7 @@ class PredictedCurve(Frozen):
         if wrong:
             raise RequestError(
                 f"the predicted curve is for another run than {config.run_id}", found="; ".join(wrong),
-                remedy="predict the curve of this run again: `plinth experiment scaling curve`",
+                remedy="predict the curve of this run again: `plinth experiment scaling curve FILE RUN`",
             )  # fmt: skip
         last = self.points[-1].model_copy(update={"tokens": tokens})
         return self.model_copy(update={"params": size, "tokens": tokens, "points": (*self.points[:-1], last)})

@@ -15,22 +15,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from plinth.errors import TrainingError
 from plinth.training import hooks
 from plinth.training.checkpoint import resume, snapshot
 from plinth.training.config import RunConfig
-from plinth.training.data import Batches, StepBatch, batches_of, examined
+from plinth.training.corruption.sampling import RECORD, ReplayRecord
+from plinth.training.data import Batches, Examination, StepBatch, batches_of, examined
 from plinth.training.engine.batches import replica_batches
 from plinth.training.engine.engine import PassHooks, Rank, TrainingEngine, seed
 from plinth.training.engine.optimization import learning_rate
 from plinth.training.engine.pipeline import open_engine
 from plinth.training.engine.skipped_update import Launched, Measured, UpdateSkipper
 from plinth.training.engine.weights import step_weight
-from plinth.training.guard.rules import Intervention, TrainedStep, findings
+from plinth.training.guard.rules import Intervention, Limits, TrainedStep, findings
 from plinth.training.guard.state_machine import Guard
 from plinth.training.rank_hook import RankHook
+from plinth.training.telemetry.step_clock import StepClock
 from plinth.training.telemetry.timeline import smoothed
 
 #: The numbers of a step that the guard judges.
@@ -49,6 +51,14 @@ class Monitor:
         self.loss_ema = smoothed(self.loss_ema, loss)
 
 
+class TakenStep(NamedTuple):
+    """Inputs of a step that are needed to take it again, except its batch."""
+
+    rate: float
+    limits: Limits
+    examination: Examination
+
+
 class Trainer:
     """Training steps of one rank, with the engine and all other state that a checkpoint contains.
 
@@ -59,6 +69,8 @@ class Trainer:
     def __init__(self, config: RunConfig, rank: Rank, opened: Callable[[], Batches] | None = None) -> None:
         self.config, self.rank = config, rank
         self.monitor, self.guard = Monitor(), Guard(config.guard)
+        self.replayed = ReplayRecord()
+        self._taken: TakenStep | None = None
         self.batches = replica_batches(config, rank.index, opened or partial(batches_of, config, rank.index))
         self.hooks = open_hooks(config, rank)
         self._open()
@@ -72,7 +84,7 @@ class Trainer:
     def begin(self) -> None:
         """Reset to the state before the first step, even if steps were already taken."""
         seed(self.config.seed + self.rank.index)
-        self.monitor, self.guard = Monitor(), Guard(self.config.guard)
+        self.monitor, self.guard, self.replayed = Monitor(), Guard(self.config.guard), ReplayRecord()
         self.hooks.reset()
         self._open()
         self.keep_optimizer()
@@ -89,11 +101,13 @@ class Trainer:
         """Continue after `step` from the host's part of a checkpoint, once the engine has the rest of the state."""
         self.engine.rotate_at(step)
         self.monitor, self.guard = Monitor(state["loss_ema"]), Guard.restored(self.config.guard, state["guard"])
+        self.replayed = ReplayRecord.of(state)
         self.hooks.restore(state)
 
     def state(self) -> dict[str, Any]:
         """Return the host's part of a checkpoint: the state of monitor, guard and hooks."""
-        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **self.hooks.state()}
+        record = {RECORD: self.replayed.model_dump(mode="json", exclude={"mismatches"})} if self.replayed.steps else {}
+        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **record, **self.hooks.state()}
 
     def launch(
         self, stream: Iterator[StepBatch], step: int, pending: int = 0, trace: int = 0, in_flight: int = 0
@@ -113,8 +127,9 @@ class Trainer:
         waited = time.perf_counter() - started
         rate = learning_rate(self.config.optimizer, *self.config.progress(step)) * self.guard.factor(step)
         limits = self.guard.update_limits(step, in_flight, self.config.steps.batch(step - 1))
-        words, broken = examined(batch, self.config, self.engine.topology.place)
-        self.skipper.arm(limits, words, pending, self._timed_s, trace, broken)
+        examination = examined(batch, self.config, self.engine.topology.place)
+        self._taken = TakenStep(rate, limits, examination)
+        self.skipper.arm(limits, examination.words, pending, self._timed_s, trace, examination.broken)
         if self.engine.average is not None:
             self.engine.average.weight = step_weight(self.config.optimizer, self.config.step_tokens(step))
         self.engine.stats.begin(step)
@@ -124,6 +139,18 @@ class Trainer:
         numbers = self.engine.train_step(batch, rate)
         marks = clock.end()  # before the copy whose end the host waits for: with it they have passed
         return Launched(step, rate, self.skipper.result(*numbers), waited, marks, self._timed_step)
+
+    def repeat(self, batch: StepBatch) -> None:
+        """Take the last step again, with a given batch, and wait for its end. The engine must have the state before
+        that step. Nothing is measured or judged."""
+        assert self._taken is not None
+        rate, limits, (words, broken) = self._taken
+        clock, self.engine.clock = self.engine.clock, StepClock.of(self.rank.device)  # does not run
+        try:
+            self.skipper.arm(limits, words, 0, 0.0, 0, broken)
+            self.skipper.result(*self.engine.train_step(batch, rate)).read()
+        finally:
+            self.engine.clock = clock
 
     def record(self, measured: Measured) -> list[Intervention]:
         """Judge a finished step, and return the interventions, the most severe last."""

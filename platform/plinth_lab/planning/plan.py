@@ -23,6 +23,7 @@ from plinth.records import Frozen
 from plinth.tokens.order.steps import schedule
 from plinth.training import hooks
 from plinth.training.attempts import hardware
+from plinth.training.corruption.sampling import plan_in_words
 from plinth.training.parallel.topology import GradientPath, gradient_path
 from plinth.training.parameters.parallel import Parallel, not_with, problems
 from plinth.training.parameters.run import Training
@@ -196,7 +197,7 @@ def plan(
         device=name,
         device_bytes=None if found is None else found.memory_bytes,
         fits=None if found is None else needed.total <= devices.USABLE * found.memory_bytes,
-        assumptions=_assumptions(recipe, vocab_size, precision, tokens_per_second, document_tokens),
+        assumptions=_assumptions(recipe, steps, vocab_size, precision, tokens_per_second, document_tokens),
     )
 
 
@@ -293,6 +294,7 @@ def _documents(training: Training, document_tokens: int | None) -> str:
 
 def _assumptions(
     recipe: Recipe,
+    steps: int,
     vocab_size: int | None,
     precision: str | None,
     tokens_per_second: float | None,
@@ -314,6 +316,8 @@ def _assumptions(
         lines.append("FP32 matrix products are rounded to TF32; on a device without TF32 the run fails")
     if recipe.training.float8 != "none":
         lines.append("FP8 layers are counted like BF16 layers; a stated peak or speed must be for BF16")
+    if recipe.training.replay_checks is not None:
+        lines.append(plan_in_words("", recipe.training.replay_checks.share, steps))
     if hooks.one_by_one(recipe.training):
         lines.append(_private(recipe.training))
     if vocab_size is None:

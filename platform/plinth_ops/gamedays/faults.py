@@ -14,6 +14,7 @@ Each fault is injected once; a marker file in the plan's folder records the inje
     limit files      file size limit of the rank, `value` bytes (RLIMIT_FSIZE)
     jump             clock jump of `value` seconds in every process of the job
     read timeout     timeout of `value` seconds for requests to an object store
+    flip             bit `value` of a weight of the rank, before the forward pass
     wait             the rank waits until the marker is removed, while the game day injects a fault from outside
 
 Does not belong here: faults outside the processes of a job (the game days).
@@ -52,7 +53,9 @@ ORCHESTRATOR = -1
 #: Seconds after which a waiting rank exits.
 WAIT_S = 300.0
 
-Kind = Literal["kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "wait"]
+Kind = Literal[
+    "kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "flip", "wait"
+]
 
 
 class RehearsalFault(Frozen):
@@ -169,6 +172,8 @@ def _strike(fault: RehearsalFault, mark: Path) -> None:
     elif fault.kind == "limit files":
         limit = int(fault.value)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    elif fault.kind == "flip":
+        _flip(int(fault.value))
     elif fault.kind == "wait":
         _wait_until(lambda: not mark.exists() or _asked_to_stop())
 
@@ -182,6 +187,23 @@ def _end(fault: RehearsalFault, mark: Path) -> None:
     elif fault.kind == "limit files":
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def _flip(bit: int) -> None:
+    """Flip a bit of a weight of this rank in its next step."""
+    import torch
+
+    from plinth.training.engine.engine import TrainingEngine
+
+    whole = TrainingEngine.train_step
+
+    def flipped(engine: Any, batch: StepBatch, lr: float) -> Any:
+        TrainingEngine.train_step = whole  # type: ignore[method-assign]
+        weight = next(one for name, one in engine.module.named_parameters() if "mlp" in name)  # FP32 in rehearsals
+        weight.data.view(-1)[:1].view(torch.int32).bitwise_xor_(1 << bit)
+        return whole(engine, batch, lr)
+
+    TrainingEngine.train_step = flipped  # type: ignore[method-assign, assignment]
 
 
 def filler(place: Path) -> Path:

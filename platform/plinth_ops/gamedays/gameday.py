@@ -156,6 +156,7 @@ TABLE: Final[Mapping[str, str]] = {
     "full-disk": "plinth_ops.gamedays.checkpoint_days:FULL_DISK",
     "preemption": "plinth_ops.gamedays.run_days:PREEMPTION",
     "lost-node": "plinth_ops.gamedays.run_days:LOST_NODE",
+    "flipped-bit": "plinth_ops.gamedays.device_days:FLIPPED_BIT",
     "clock-jump": "plinth_ops.gamedays.run_days:CLOCK_JUMP",
     "storage-stall": "plinth_ops.gamedays.data_days:STORAGE_STALL",
     "bad-shard": "plinth_ops.gamedays.data_days:BAD_SHARD",

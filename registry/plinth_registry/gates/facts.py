@@ -13,6 +13,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 
 from plinth.evaluation.measurement import MEASUREMENTS
 from plinth.records import Frozen
+from plinth.training.corruption.sampling import ReplayRecord
 from plinth.training.forensics.order_proof import OrderProof
 from plinth.training.forensics.proof import Tolerance
 
@@ -157,6 +158,18 @@ class ToleranceFacts(Frozen):
         )
 
 
+class CorruptionFacts(Frozen):
+    """Replays of sampled steps on other devices during training, as signed with the checkpoint."""
+
+    replays: ReplayRecord
+    steps: int = Field(ge=0, description="Number of steps of the run.")
+
+    @property
+    def bound(self) -> float:
+        """Upper limit of the share of corrupt steps at 95%."""
+        return self.replays.bound(self.steps)
+
+
 class ResumeFacts(Frozen):
     """Result of comparing a resumed run with the original run."""
 
@@ -176,6 +189,11 @@ class ResumeFacts(Frozen):
     tolerance: ToleranceFacts | None = Field(
         None,
         description="Measured tolerance if the replay is not bit-exact.",
+        exclude_if=lambda given: given is None,
+    )
+    corruption: CorruptionFacts | None = Field(
+        None,
+        description="Search for silent data corruption during training.",
         exclude_if=lambda given: given is None,
     )
 

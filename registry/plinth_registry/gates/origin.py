@@ -117,11 +117,21 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
     if known.compared_steps < asked.min_steps:
         return missing("resume", f"compared over {steps}")
     within, how = _within(known, asked)
-    passed = known.bit_exact or within
+    equal = known.bit_exact or within
     found = "is bit-identical to" if known.bit_exact else "is within a measured tolerance of"
-    reason = f"a resumed run {found if passed else 'differs from'} an uninterrupted run over {steps}"
-    reason = "; ".join((reason, *(how if not known.bit_exact else ()), *(() if passed else known.faults)))
-    return decided("resume", passed, reason, **known.model_dump(mode="json"))
+    reason = f"a resumed run {found if equal else 'differs from'} an uninterrupted run over {steps}"
+    rare, replays = _uncorrupted(known, asked)
+    reason = "; ".join((reason, *(how if not known.bit_exact else ()), *(() if equal else known.faults), *replays))
+    return decided("resume", equal and rare, reason, **known.model_dump(mode="json"))
+
+
+def _uncorrupted(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
+    """Return True if silent data corruption is as rare as the policy requires, with the evidence in words."""
+    found, most = known.corruption, asked.max_corruption
+    words = () if found is None else (found.replays.in_words(found.steps),)
+    if most is None:
+        return True, words
+    return found is not None and found.bound <= most, (*(words or ("no step was replayed",)), f"limit {most:g}")
 
 
 def _of_own_trainer(asked: ResumePolicy, known: ResumeFacts) -> GateResult:
@@ -132,8 +142,9 @@ def _of_own_trainer(asked: ResumePolicy, known: ResumeFacts) -> GateResult:
     decision = "the policy accepts this" if accepted else f"the policy accepts only {', '.join(asked.classes)}"
     if "order" in asked.classes and not accepted:
         decision += f"; at least {counted(asked.min_steps, 'step')} with a chance of at most {asked.max_chance:g}"
-    reason = f"{known.unproved}; {order.in_words}; {decision}"
-    return decided("resume", accepted, reason, **known.model_dump(mode="json"))
+    rare, replays = _uncorrupted(known, asked)
+    reason = "; ".join((known.unproved, order.in_words, decision, *replays))
+    return decided("resume", accepted and rare, reason, **known.model_dump(mode="json"))
 
 
 def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:

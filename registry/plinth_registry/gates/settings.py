@@ -142,6 +142,14 @@ class ResumePolicy(Frozen):
         description="Maximum relative tolerance that a `measured` proof may have.",
         exclude_if=lambda given: given == 1e-2,
     )
+    max_corruption: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Maximum share of steps with silent data corruption, by the upper limit at 95% that replays of "
+        "sampled steps support (`training.replay_checks`). If null, it is not limited.",
+        exclude_if=lambda given: given is None,
+    )
     max_chance: float = Field(
         MAX_CHANCE,
         gt=0,

@@ -31,7 +31,7 @@ def altered(configs: list[RunConfig]) -> list[dict[str, str]]:
         saver.save(1, {})
         saver.drain()
         saver.close()
-        refresh, preadv = universal._refresh_weights, os.preadv
+        refresh, preadv = universal.refresh_weights, os.preadv
         file = checkpoint.path(config.directory, 1) / "engine" / file_name(rank.index)
 
         @contextmanager
@@ -59,8 +59,8 @@ def altered(configs: list[RunConfig]) -> list[dict[str, str]]:
             "nothing": (-1, None),
             "file": (1, flipped),
             "transit": (1, lambda: patch.object(os, "preadv", flipping)),
-            "master": (1, lambda: patch.object(universal, "_refresh_weights", change_master)),
-            "weight": (0, lambda: patch.object(universal, "_refresh_weights", change_weight)),  # who hashes them
+            "master": (1, lambda: patch.object(universal, "refresh_weights", change_master)),
+            "weight": (0, lambda: patch.object(universal, "refresh_weights", change_weight)),  # who hashes them
         }
         answers = {}
         for name, (of, alter) in alterations.items():

@@ -164,6 +164,13 @@ def test_the_path_of_attention_is_stated(path: AttentionPath, documents: bool, s
     assert _attention(Training(model=model, parallel=block)) == says
 
 
+def test_replays_of_steps_state_their_cost_and_what_they_will_show() -> None:
+    made = plan(_recipe(launch={"ranks": 2}, replay_checks={"share": 0.02}))
+    (words,) = [line for line in made.assumptions if "replayed" in line]
+    assert words.startswith("one step of 75 is replayed on other devices, for at most 0.02 of the time of all steps")
+    assert not [line for line in plan(_recipe()).assumptions if "replayed" in line]
+
+
 def test_assumptions_say_what_was_not_known() -> None:
     made = plan(_recipe())
     assert made.wall_clock_s is None

@@ -73,6 +73,12 @@ def _lost_node() -> None:
     supervisor.NODE_LOST = -1000  # type: ignore[misc]
 
 
+def _flipped_bit() -> None:
+    from plinth.training.corruption import replays
+
+    replays.StepReplayer.due = lambda self, step: False  # type: ignore[method-assign]
+
+
 def _clock_jump() -> None:
     from plinth.trust.root import Root
 

@@ -37,6 +37,7 @@ from plinth.training.checkpoint.rank_part import Lead, TensorsFile, WritePlan, d
 from plinth.training.checkpoint.sharded_state import file_name, metadata_of
 from plinth.training.checkpoint.staging import FilledTensors, StagingLayout, line_of, tensors_digest
 from plinth.training.config import RunConfig, identity
+from plinth.training.corruption import sampling
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine, seed
 from plinth.training.telemetry.timeline import Pulse
@@ -91,7 +92,7 @@ def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: 
         "precision": engine.precision,
         "monitor": monitor,
     }
-    always = (config.audit_step, config.total_steps)
+    always = (config.audit_step, config.total_steps, *sampling.trusted(monitor, checkpoint.committed(config.directory)))
     texts = _texts(engine, step, division)
     return Lead(ranks=config.ranks, state=state, texts=texts, checkpoints=config.checkpoints, always=always)
 

@@ -137,7 +137,7 @@ def restore(
             setattr(outer, name, value)
         for name, value in pieces.header["scaler"].items():
             setattr(_scaler(outer.optimizer), name, value)
-    _refresh_weights(outer.optimizer)
+    refresh_weights(outer.optimizer)
 
 
 def masters_of(engine: TrainingEngine) -> Captured:
@@ -157,7 +157,7 @@ def replace_masters(engine: TrainingEngine, file: Path, beat: Callable[[], objec
         pieces = ShardedState(stack, file.parent, beat=beat, files=[file])
         for share in shares(engine):
             pieces.fill(share.state[MASTER], share, MASTER)
-    _refresh_weights(engine.deepspeed.optimizer)
+    refresh_weights(engine.deepspeed.optimizer)
 
 
 def shares(engine: TrainingEngine) -> Iterator[Share]:
@@ -277,7 +277,7 @@ class _NoLossScaler:
     """Placeholder for the loss scaler in runs without loss scaling."""
 
 
-def _refresh_weights(outer: Any) -> None:
+def refresh_weights(outer: Any) -> None:
     """Recompute the weights of the forward pass from the master weights. All ranks must call this."""
     if hasattr(outer, "fp32_partitioned_groups_flat"):
         for group in range(len(outer.fp32_partitioned_groups_flat)):

@@ -35,6 +35,7 @@ from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.selection import rollbacks_of
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
+from plinth.training.corruption.sampling import RECORD
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.engine.skipped_update import Measured
 from plinth.training.forensics.proof import COMPARED, FACTOR, MEASURED, WHOLLY, span, store
@@ -228,12 +229,12 @@ def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str,
 def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
     """Return the part of the monitor that can be compared with a replay.
 
-    Rollbacks of later windows are left out, because a replay knows them from its start. Held-out slices are left out,
-    because a replay does not evaluate them.
+    Rollbacks of later windows are left out, because a replay knows them from its start. Held-out slices and
+    the record of sampled steps are left out, because a replay evaluates and samples nothing.
     """
     guard = monitor["guard"]
     made = [rollback for rollback in guard["rollbacks"] if rollback["window"][0] <= step]
-    known = {name: value for name, value in monitor.items() if name != "slices"}
+    known = {name: value for name, value in monitor.items() if name not in ("slices", RECORD)}
     return {**known, "guard": {**guard, "rollbacks": made}}
 
 

@@ -22,7 +22,7 @@ from plinth.training.parameters.guard import BatchScreening, GuardParameters, Id
 
 Rule = Literal[
     "nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", "idle_experts", "plateau",
-    "throughput", "duplicate_ngrams", "top_ngram", "entropy", "streams",
+    "throughput", "duplicate_ngrams", "top_ngram", "entropy", "streams", "corruption",
 ]  # fmt: skip
 
 #: Actions from the mildest to the most severe. If several rules demand an action at a step, the most severe is taken.
@@ -86,7 +86,7 @@ class Intervention(Frozen):
 
     Attributes:
         step: step of the decision.
-        first, last: range of affected steps; a rollback skips them.
+        first, last: range of affected steps; a rollback skips them. It skips none if `last` is before `first`.
         factor: factor of the learning rate after `last`.
         bound: limit for a single row, if the rule judges rows.
         number: number of this intervention among the run's interventions with the same action, from 1.

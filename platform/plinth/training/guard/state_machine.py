@@ -168,7 +168,7 @@ class Guard:
 
         Two steps must then pass. The outcome of a step is known `LAG` steps later.
         """
-        ends = [made.last for made in self.rollbacks if made.last < step]
+        ends = [made.last for made in self.rollbacks if made.first <= made.last < step]
         return any(step <= end + LAG + 1 for end in ends) or any(
             skipped + LAG <= step <= skipped + LAG + 1 for skipped in self._on_probation_skipped
         )

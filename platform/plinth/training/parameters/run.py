@@ -5,7 +5,7 @@ The small sections are here too: checkpoints, validation, telemetry and sinks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -107,6 +107,21 @@ class Recovery(Frozen):
     def enabled(self) -> bool:
         """True if the run recovers from copies in memory."""
         return self.copies_every > 0
+
+
+# Search for silent data corruption.
+
+
+class ReplayChecks(Frozen):
+    """Search for silent data corruption: sampled steps are taken again on other devices, and their results compared."""
+
+    share: float = Field(
+        0.01,
+        gt=0,
+        le=0.5,
+        description="Maximum cost of the replays, as a fraction of the time of all steps. It sets the number of "
+        "sampled steps; a replay is counted as 1.5 steps. A rank needs host memory for one copy of its state.",
+    )
 
 
 # Evaluation of held-out slices and probes during training.
@@ -262,6 +277,11 @@ class Training(Frozen):
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints = Checkpoints()
     recovery: Recovery = Field(Recovery(), exclude_if=lambda given: given == Recovery())
+    replay_checks: ReplayChecks | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Replay of sampled steps on other devices, to find silent data corruption. If unset, it is off.",
+    )
     supervision: Supervision = Supervision()
     launch: Launch = Launch()
     reading: Reading = Reading()
@@ -331,6 +351,15 @@ class Training(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _replayable(self) -> Training:
+        if self.replay_checks is not None and (refused := list(_not_replayable(self))):
+            raise ValueError(
+                f"replay_checks cannot be combined with {', '.join(refused)}; a step is replayed only if two or more "
+                "ranks differ in their data alone"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keeps_enough(self) -> Training:
         watched = self.stopping.plateau.slices if self.stopping.plateau else ()
         looked_at = () if self.validation is None else self.validation.slices
@@ -346,3 +375,20 @@ class Training(Frozen):
                 "ends it early; expected at least 2"
             )
         return self
+
+
+def _not_replayable(training: Training) -> Iterator[str]:
+    """Yield the settings with which another rank cannot take a rank's part of a step."""
+    parallel = training.parallel
+    for name in ("tensor", "sequence", "pipeline", "expert"):
+        if getattr(parallel, name) > 1:
+            yield f"parallel.{name} {getattr(parallel, name)}"
+    if parallel.offload != "none":
+        yield f"parallel.offload {parallel.offload}"
+    if training.precision == "fp16":
+        yield "precision fp16"
+    if not training.deterministic:
+        yield "deterministic false"
+    if training.launch.ranks < 2:
+        yield "launch.ranks 1"
+    yield from (hook.name for hook, _ in hooks.asked(training, usable=True))

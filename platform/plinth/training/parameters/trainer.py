@@ -45,6 +45,8 @@ def unsupported(training: Any, hooks: tuple[str, ...]) -> Iterator[str]:
     yield from (key for key in keys if getattr(training, key))
     if training.recovery.enabled:
         yield "recovery"
+    if training.replay_checks is not None:
+        yield "replay_checks"
     if training.checkpoints.average is not None:
         yield "checkpoints.average"
     if training.model.mup is not None:

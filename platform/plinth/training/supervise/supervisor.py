@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from plinth import private, processes
-from plinth.errors import PlinthError
+from plinth.errors import CorruptionError, PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
@@ -193,7 +193,8 @@ class Supervisor:
                 return "stopped", reason
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
                 self._record_loss("lost", reason, audit)
-                return "failed", reason
+                excluded = self.failure is not None and self.failure.kind == CorruptionError.__name__
+                return "stopped" if excluded and replaces(self.config.launch) else "failed", reason
             self.restarts += 1
             step = self.coordinator.newest() if self.coordinator is not None and not audit else None
             self._record_loss("restart", reason, audit, step, attempt=self.attempt, backoff_s=self._backoff_s)

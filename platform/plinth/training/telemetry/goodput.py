@@ -36,7 +36,7 @@ Cause = Literal[
     "restore",  # downloading, verifying and loading a checkpoint
     "redone work",  # steps after the checkpoint of the resume, and the interrupted step
     "evaluation",  # slices and probes
-    "audit",  # the proof that a resume is exact
+    "audit",  # the proof that a resume is exact; replays of sampled steps
     "guard",  # steps discarded by a rollback, and the rollback; steps with a skipped update
     "hang",  # from the last event before a hang until the ranks are ended
     "node loss",  # from the last event of a lost node until its loss is detected

@@ -23,6 +23,7 @@ _BESIDES: dict[str, Cause] = {
     "loading": "guard",
     "profile": "profile",
     "exchange": "exchange",
+    "replay": "audit",
 }
 
 #: Events that name the cause of the time before them, unless a later step does.
@@ -37,6 +38,7 @@ _NAMED_BY: dict[str, Cause] = {
     "profiled": "profile",
     "audited": "audit",
     "replayed": "audit",
+    "replay_checked": "audit",
 }
 
 #: Events that end the previous job in any case.

@@ -33,7 +33,7 @@ from plinth.records import Frozen
 PARTS = ("data", "host", "forward", "backward", "communication", "optimizer", "checkpoint")
 
 #: Kinds of work between two steps.
-BESIDES = ("save", "evaluation", "loading", "profile", "exchange")
+BESIDES = ("save", "evaluation", "loading", "profile", "exchange", "replay")
 
 
 class ClockMarks(Protocol):

@@ -46,7 +46,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     hang         ranks hang and are killed (waiting: ranks, collective, number, group; behind, silent, at, files;
                  rank_watch.py)
     profiled     traces of steps were written, or missed, without files (step, number, first, last, files, seconds)
-    device_error a GPU's XID, or an uncorrected ECC error (kind, xid, node, host, gpu, uuid; devices.py)
+    device_error a GPU's XID, an uncorrected ECC error, or corruption (kind, xid, node, host, gpu, uuid; devices.py;
+                 step, rank; corruption/)
     evaluated    slices and probes of the model at a position in tokens (step, tokens, slices: bits per byte, probes,
                  seconds, not_finite); see validation/, stopping.py
     stopped_by_rule   the stopping rules ended the run (step, reasons, signals: every rule's state)
@@ -56,6 +57,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     forecast_missed   the mean loss of a segment is outside the band of the launch contract (tokens, loss, low, high)
     audited      evidence of resume was written (bit_exact, compared_steps; delta: largest difference of a loss,
                  relative)
+    replay_checked  the replay of a sampled step was equal (step, samples, seconds; corruption/)
     replayed     sampled steps of an external trainer were replayed (steps, difference, shuffled, chance, fault;
                  forensics/order_proof.py)
     finished, failed, stopped   how the job ended

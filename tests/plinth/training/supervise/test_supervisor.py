@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from plinth.errors import DiskFullError, LaunchError
+from plinth.errors import CorruptionError, DiskFullError, LaunchError
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.supervise import rank_watch
@@ -36,6 +36,7 @@ SCRIPTS = {
     "partner_lost": "raise SystemExit(77)",
     "named": "raise SystemExit(7)",
     "full": "full",
+    "corrupt": "corrupt",
     "hang": "import time; time.sleep(600)",
     "stubborn": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); ready()",
     "obedient": "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); ready()",
@@ -64,6 +65,7 @@ def _signals_as_before() -> Iterator[None]:
 
 
 DISK_FULL = RankFailure.of(DiskFullError("no space", found=0))
+REPORTED = {"full": DISK_FULL, "corrupt": RankFailure.of(CorruptionError("step 7 was computed wrong"))}
 
 
 class Rehearsal(Supervisor):
@@ -74,8 +76,8 @@ class Rehearsal(Supervisor):
 
     def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
         script = SCRIPTS[self.plan[self.restarts][rank] if not audit else "ok"]
-        if script == "full":
-            self.events.append("rank_failed", rank=rank, attempt=self.restarts, **DISK_FULL.model_dump())
+        if script in REPORTED:
+            self.events.append("rank_failed", rank=rank, attempt=self.restarts, **REPORTED[script].model_dump())
             script = SCRIPTS["named"]
         self.ranks = {**getattr(self, "ranks", {}), rank: self._process(script, ready(self.config, rank))}
         return self.ranks[rank]
@@ -150,6 +152,16 @@ def test_named_failure_is_not_tried_again(make: Make) -> None:
     assert (result.status, result.restarts, result.reason) == ("failed", 0, "DiskFullError: no space")
     assert result.failure == DISK_FULL
     assert isinstance(result.failure.error(), DiskFullError)
+
+
+@pytest.mark.parametrize(("kind", "status"), [("local", "failed"), ("slurm", "stopped")])
+def test_a_job_with_a_faulty_machine_goes_on_without_it_where_the_launcher_can(
+    kind: str, status: str, make: Make
+) -> None:
+    config = make(supervision=supervision(), launch={"kind": kind, "ranks": 2})
+    result = rehearse(config, ("hang", "corrupt"))
+    assert (result.status, result.restarts) == (status, 0)
+    assert result.reason == "CorruptionError: step 7 was computed wrong"
 
 
 def test_failure_of_an_earlier_job_is_not_blamed(make: Make) -> None:
