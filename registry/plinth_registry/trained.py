@@ -23,7 +23,7 @@ from plinth.errors import CheckpointError, LineageError
 from plinth.model.hugging_face import CONFIG, INDEX
 from plinth.records import Manifest
 from plinth.training import attempts
-from plinth.training.attempts import BUNDLE, AttemptRecord
+from plinth.training.attempts import BUNDLE, AttemptRecord, Continuation
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import commit_record, digest_tree, mean_record
 from plinth.training.checkpoint.digest_tree import MANIFEST
@@ -123,12 +123,19 @@ def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
     )
     said = [f"a {mean_record.in_words(checkpoint)}"] if mean_record.is_mean(checkpoint) else []
     said.append(f"trained in {len(attempts)} attempts" if len(attempts) > 1 else "trained in 1 attempt")
+    said += [_continued(one.continuation) for one in attempts if one.continuation is not None]
     said.append(f"commit {', '.join(commits)}" if commits else "unknown commit")
     if len({host.software for host in hosts}) > 1:
         said.append("mixed software")
     if len({host.hardware for host in hosts}) > 1:
         said.append("mixed hardware")
     return ", ".join(said)
+
+
+def _continued(one: Continuation) -> str:
+    """Describe a recovery: the loss, the step, and whether the state is proved to be that of before."""
+    origin = f"equal copies in memory ({one.restored_sha256[:12]})" if one.source == "memory" else "the checkpoint"
+    return f"continued after step {one.step} from {origin} ({one.lost})"
 
 
 def _unclean(one: AttemptRecord) -> list[str]:
