@@ -73,6 +73,12 @@ def _lost_node() -> None:
     supervisor.NODE_LOST = -1000  # type: ignore[misc]
 
 
+def _lost_ranks() -> None:
+    from plinth.training.parameters.run import Recovery
+
+    Recovery.enabled = property(lambda self: False)  # type: ignore[assignment, method-assign]
+
+
 def _clock_jump() -> None:
     from plinth.trust.root import Root
 
