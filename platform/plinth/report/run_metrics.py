@@ -31,6 +31,7 @@ MARKED = {
     "restart": "bad",
     "vanished": "bad",
     "lost": "bad",
+    "node_replaced": "note",
     "save_failed": "bad",
     "upload_failed": "bad",
     "downloaded": "note",

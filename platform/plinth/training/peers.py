@@ -61,7 +61,7 @@ class Contact:
         age_s = time.monotonic() - self.since
         if self.connection is None and age_s > closed_s:
             return "has no connection"
-        return "sends no heartbeat" if age_s > silent_s else ""
+        return "is silent" if age_s > silent_s else ""
 
 
 @dataclass
