@@ -88,6 +88,7 @@ def lost_ranks(made: Rehearsal, folder: Path, chooser: Chooser) -> Struck:
     config = made.copy(
         folder / "workspace",
         launch=Launch(kind="slurm", ranks=2, nodes=2, spares=spares),
+        checkpoints=made.config.checkpoints.model_copy(update={"mode": "async"}),
         recovery=Recovery(copies_every=EVERY, silent_s=60.0),
         batches=faults.SOURCE,
         supervision=Supervision(backoff_s=0.1, hang_s=300.0, host_checks=HostChecks(enabled=False)),

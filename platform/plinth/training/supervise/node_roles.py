@@ -203,9 +203,9 @@ class Leader:
         return [seat for seat, number in enumerate(self._seats) if number and self._nodes[number].is_lost]
 
     def _spares(self) -> list[RemoteNode]:
-        """Return the spares that follow the current order."""
-        spares = [node for number, node in self._nodes.items() if number not in self._seats]
-        return [node for node in spares if self.known(node.number) and node.follows and not node.is_lost]
+        """Return the spares that follow the current order and were not asked to stop."""
+        spares = [node for number, node in self._nodes.items() if number not in self._seats and self.known(number)]
+        return [node for node in spares if node.follows and not (node.is_lost or node.report.asked_to_stop)]
 
     def _reports(self, wanted: Callable[[NodeReport], object]) -> list[NodeReport]:
         """Wait a limited time until every other node with a seat has reported a fact. Return the reports in order."""
@@ -326,6 +326,7 @@ class Follower:
                 if order.status is not None:
                     return order.status
                 if self._without_leader or self._waited_too_long():
+                    self._send_report()
                     return self._exit_status()
                 time.sleep(POLL_S)
         finally:
@@ -423,9 +424,11 @@ class Follower:
         return self.place.is_lost(self.config, known, self._since, LEAVES_AT)
 
     def _waited_too_long(self) -> bool:
-        """Return True if this node has received a stop signal and node 0 has not reacted in time."""
-        grace_s = self.config.supervision.grace_s
-        return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
+        """Return True if this node has received a stop signal, and node 0 has not reacted in time or needs no reaction,
+        because this node is a spare."""
+        is_spare = bool(self._order.seats) and self._order.seat(self.place.node) is None
+        patience_s = 0.0 if is_spare else 2 * self.config.supervision.grace_s
+        return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > patience_s
 
     def _exit_status(self) -> int:
         """Return the exit status of this node after node 0 is lost. The job may have finished before this node
