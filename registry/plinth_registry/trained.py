@@ -23,7 +23,7 @@ from plinth.errors import CheckpointError, LineageError
 from plinth.model.hugging_face import CONFIG, INDEX
 from plinth.records import Manifest
 from plinth.training import attempts
-from plinth.training.attempts import BUNDLE, AttemptRecord, Continuation
+from plinth.training.attempts import BUNDLE, AttemptRecord, ContinuedState
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import commit_record, digest_tree, mean_record
 from plinth.training.checkpoint.digest_tree import MANIFEST
@@ -132,7 +132,7 @@ def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
     return ", ".join(said)
 
 
-def _continued(one: Continuation) -> str:
+def _continued(one: ContinuedState) -> str:
     """Describe a recovery: the loss, the step, and whether the state is proved to be that of before."""
     origin = f"equal copies in memory ({one.restored_sha256[:12]})" if one.source == "memory" else "the checkpoint"
     return f"continued after step {one.step} from {origin} ({one.lost})"

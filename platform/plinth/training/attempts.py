@@ -221,7 +221,7 @@ BUNDLE: Final = "attempts.json"
 Envelope = Mapping[str, Any]
 
 
-class Continuation(Frozen):
+class ContinuedState(Frozen):
     """State with which the ranks of an attempt continued after a loss, before they took a step.
 
     The digests are SHA-256 over the ranks' digests, in order: of the copies that the ranks sent before the loss, and of
@@ -251,7 +251,7 @@ class AttemptRecord(Frozen):
     hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines of the run, the leading rank's first.")
     audit: bool = Field(False, description="True if the ranks replay steps to prove that a resume is exact.")
     at: str = Field(description="Start time of the attempt in UTC, as ISO 8601.")
-    continuation: Continuation | None = Field(
+    continuation: ContinuedState | None = Field(
         None, exclude_if=lambda given: given is None, description="State after a recovery in place or from memory."
     )
     trace: str = Field(
@@ -273,7 +273,7 @@ def state(
     nodes: int,
     hosts: Sequence[HostFacts],
     audit: bool,
-    continuation: Continuation | None = None,
+    continuation: ContinuedState | None = None,
 ) -> AttemptRecord:
     """Sign and write the attestation of an attempt that starts now.
 

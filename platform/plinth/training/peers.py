@@ -1,7 +1,7 @@
 """Connections of numbered peers to one server: of the nodes or the ranks of a job to node 0's supervisor.
 
     peer ── hello ────────────────▶ server   its number, and a token of its process
-         ◀── messages in effect ──           those told last, also to peers that connect later
+         ◀── messages in effect ──           the last ones, also for peers that connect later
          ── state ────────────────▶          when it changes, and each second
          ◀── {} ──────────────────           the answer to each state, so each end knows that the other is alive
 

@@ -109,7 +109,7 @@ class Leader:
         return moves
 
     def is_reachable(self, rank: int) -> bool:
-        """Return True if the node of a rank is connected. Silence of a rank whose node is not says nothing yet."""
+        """Return True if the node of a rank is connected. Otherwise silence of the rank means nothing yet."""
         number = self._seats[rank // self._config.launch.ranks_per_node]
         peer = self.known(number) if number else None
         return not number or (peer is not None and peer.connection is not None)

@@ -28,7 +28,7 @@ from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
-from plinth.training.attempts import Continuation, this_host
+from plinth.training.attempts import ContinuedState, this_host
 from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.selection import select_checkpoint
@@ -205,7 +205,7 @@ class Supervisor:
             return 1, reason
         return self._verdict(codes)
 
-    def _state(self, audit: bool, continuation: Continuation | None = None) -> None:
+    def _state(self, audit: bool, continuation: ContinuedState | None = None) -> None:
         """Sign the attestation of this attempt before its ranks start, or before they continue. The code on disk may
         have changed since the last attempt."""
         attempts.state(
@@ -258,7 +258,7 @@ class Supervisor:
 
     def attest(self, step: int, copies: str, restored: str) -> None:
         """Sign the machines as they are now, and the state with which the ranks continue."""
-        made = Continuation(
+        made = ContinuedState(
             attempt=self.attempt,
             lost=self.loss,
             replaced=self.moves,

@@ -12,7 +12,7 @@ import pytest
 from plinth import fingerprint, processes
 from plinth.errors import LineageError, SignatureError, TrustError
 from plinth.storage.workspace import Workspace
-from plinth.training.attempts import BUNDLE, AttemptRecord, Continuation, bundle, known, opened, state, unpacked
+from plinth.training.attempts import BUNDLE, AttemptRecord, ContinuedState, bundle, known, opened, state, unpacked
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
@@ -31,7 +31,7 @@ def trainer(run: RunDirectory) -> Authority:
     return Trust.of(Workspace(run.workspace)).authority(TRAINER)
 
 
-def begin(run: RunDirectory, continuation: Continuation | None = None, **changes: Any) -> AttemptRecord:
+def begin(run: RunDirectory, continuation: ContinuedState | None = None, **changes: Any) -> AttemptRecord:
     host = HOST.model_copy(update=changes)
     return state(run, b"{}", "key", ranks=2, nodes=1, hosts=[host], audit=False, continuation=continuation)
 
@@ -102,7 +102,7 @@ def test_a_run_that_stated_nothing_keeps_nothing(run: RunDirectory, trainer: Aut
 
 def test_a_continuation_has_the_digest_of_the_copies(run: RunDirectory, trainer: Authority) -> None:
     """One with another digest is refused, and one that no trainer signed, or that was altered."""
-    told = Continuation(attempt=1, lost="rank 1", step=4, source="memory", copies_sha256="a", restored_sha256="a")
+    told = ContinuedState(attempt=1, lost="rank 1", step=4, source="memory", copies_sha256="a", restored_sha256="a")
     begin(run)
     begin(run, told)
     assert [one.continuation for one in opened(known(run), trainer, "tiny-1")] == [None, told]
