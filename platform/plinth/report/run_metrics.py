@@ -32,6 +32,7 @@ MARKED = {
     "vanished": "bad",
     "lost": "bad",
     "node_replaced": "note",
+    "spare_lost": "note",
     "save_failed": "bad",
     "upload_failed": "bad",
     "downloaded": "note",

@@ -108,6 +108,14 @@ class Leader:
             self._peers.forget(lost)
         return moves
 
+    def lost_spares(self) -> list[int]:
+        """Return the spares that were lost since the last call. Each may return."""
+        known = [node for number, node in self._nodes.items() if number not in self._seats and self.known(number)]
+        lost = [node.number for node in known if node.is_lost]
+        for number in lost:
+            self._peers.forget(number)
+        return lost
+
     def is_reachable(self, rank: int) -> bool:
         """Return True if the node of a rank is connected. Otherwise silence of the rank means nothing yet."""
         number = self._seats[rank // self._config.launch.ranks_per_node]

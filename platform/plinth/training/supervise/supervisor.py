@@ -306,6 +306,8 @@ class Supervisor:
                 if process.poll() not in (None, 0, EXIT_PREEMPTED, EXIT_PARTNER_LOST)
             ]
         self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
+        for number in self.leader.lost_spares():
+            self.events.append("spare_lost", node=number, durable=True)
         if self.uploader is not None:
             self.uploader.keep_alive()
 

@@ -331,6 +331,10 @@ def test_a_spare_that_is_asked_to_stop_leaves(pair: RunConfig) -> None:
     thread.join()
     assert first.asked_to_stop() == 0
     until(lambda: first._spares() == [])
+    assert first.lost_spares() == []
+    first._place = NodePlace(nodes=3, closed_s=0.1)
+    until(lambda: first.lost_spares() == [2])
+    assert first.lost_spares() == []  # another process may take its place as a spare
     first.close()
 
 
