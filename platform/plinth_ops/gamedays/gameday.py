@@ -161,7 +161,6 @@ TABLE: Final[Mapping[str, str]] = {
     "partial-write": "plinth_ops.gamedays.checkpoint_days:PARTIAL",
     "full-disk": "plinth_ops.gamedays.checkpoint_days:FULL_DISK",
     "preemption": "plinth_ops.gamedays.run_days:PREEMPTION",
-    "lost-node": "plinth_ops.gamedays.run_days:LOST_NODE",
     "lost-ranks": "plinth_ops.gamedays.recovery_day:LOST_RANKS",
     "clock-jump": "plinth_ops.gamedays.run_days:CLOCK_JUMP",
     "storage-stall": "plinth_ops.gamedays.data_days:STORAGE_STALL",

@@ -18,7 +18,7 @@ from plinth.training import attempts
 from plinth.training.config import RunConfig
 from plinth.training.parameters.run import Recovery
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED
-from plinth.training.telemetry.timeline import timeline
+from plinth.training.telemetry.timeline import NODE_SILENT, timeline
 from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_ops.gamedays import faults, gameday, rehearsal
@@ -75,10 +75,11 @@ LOSSES: Final[dict[str, tuple[int, tuple[LossPoint, ...]]]] = {
     "a spare that waits": (2, (LossPoint(0, "spare"), LossPoint(1, "node", later=1))),
     "the copies of the neighbor": (1, (LossPoint(0, "keeper"), LossPoint(1, "node", later=1))),
     "the only spare": (1, (LossPoint(0, "spare"), LossPoint(1, "node", later=1))),
+    "a node without a spare": (0, (LossPoint(1, "node"),)),
 }
 
-#: The instant at which no spare is left, so that the job ends and the scheduler starts another one.
-UNRECOVERED = "the only spare"
+#: The instants at which no spare is left, so that the job ends and the scheduler starts another one.
+UNRECOVERED = ("the only spare", "a node without a spare")
 
 
 def lost_ranks(made: Rehearsal, folder: Path, chooser: Chooser) -> Struck:
@@ -111,12 +112,16 @@ def lost_ranks(made: Rehearsal, folder: Path, chooser: Chooser) -> Struck:
     watch.start()
     statuses = [node.wait() for node in nodes]
     watch.join()
-    alert, after = gameday.fired(config, LOST_RANKS.alerts, "lost" if name == UNRECOVERED else "restart")
-    ended = finding("node 0 exits with 75, so that the scheduler restarts it", statuses[0], EXIT_PREEMPTED)
-    if name == UNRECOVERED:
+    alert, after = gameday.fired(config, LOST_RANKS.alerts, "lost" if name in UNRECOVERED else "restart")
+    reasons = [event["reason"] for event in timeline(config.directory.events).of("lost")]
+    left = [
+        finding("node 0 exits with 75, so that the scheduler restarts it", statuses[0], EXIT_PREEMPTED),
+        finding("the timeline names the lost node", reasons, [f"the node of rank 1 {NODE_SILENT}"]),
+    ]
+    if name in UNRECOVERED:
         statuses = [node.wait() for node in _nodes(config, environment)]
     found = [
-        *([ended] if name == UNRECOVERED else _continued(config, losses)),
+        *(left if name in UNRECOVERED else _continued(config, losses)),
         finding("every loss has happened", all(plan.mark(fault).exists() for fault in struck if fault != spare), True),
         rehearsal.finished(statuses[0]),
         *made.end_state(config),

@@ -84,7 +84,6 @@ def test_users_are_numbers(user: str) -> None:
         Launch.model_validate({"kind": "kubernetes", "kubernetes": {**POD, "user": user}})
 
 
-
 @pytest.mark.parametrize("limit", ["90", "90:00", "24:00:00", "2-12", "2-12:30", "2-12:30:00"])
 def test_time_limits_of_slurm(limit: str) -> None:
     asked = {"sbatch": [f"--time={limit}", f"-t {limit}"]}

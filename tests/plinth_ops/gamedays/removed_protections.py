@@ -67,12 +67,6 @@ def _preemption() -> None:
     loop.Interrupt._remember = deaf  # type: ignore[method-assign]
 
 
-def _lost_node() -> None:
-    from plinth.training.supervise import supervisor
-
-    supervisor.NODE_LOST = -1000  # type: ignore[misc]
-
-
 def _lost_ranks() -> None:
     from plinth.training.parameters.run import Recovery
 
