@@ -230,7 +230,8 @@ class Leader:
 
     def _publish(self, **changes: Any) -> None:
         self._order = self._order.model_copy(update=changes)
-        self._peers.tell({"order": self._order.model_dump(mode="json")})
+        # messages are not encrypted; each node has the secret from the rendezvous
+        self._peers.tell({"order": self._order.model_dump(mode="json", exclude={"recovery": {"secret"}})})
 
 
 class NodeMove(Frozen):
@@ -423,7 +424,10 @@ class Follower:
             self._link.hold(record.address, record.secret)
 
     def _take(self, message: Message) -> None:
-        self._newest = NodeOrder.model_validate(message["order"])
+        order = message["order"]
+        if order["recovery"] is not None:
+            order["recovery"]["secret"] = self._secret
+        self._newest = NodeOrder.model_validate(order)
 
     @property
     def _without_leader(self) -> bool:

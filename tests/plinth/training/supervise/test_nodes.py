@@ -65,8 +65,10 @@ class Rehearsal(Follower):
     """Ranks follow the plan for the attempt."""
 
     plan: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()  # secrets of the links of the ranks
 
     def start(self, order: NodeOrder, rank: int) -> subprocess.Popen[bytes]:
+        self.links += (order.recovery.secret,) if order.recovery else ()
         code = self.plan[order.attempt].format(rank=rank, port=order.port, ready=str(ready(self.config, rank)))
         return subprocess.Popen([sys.executable, "-S", "-c", code])
 
@@ -299,7 +301,8 @@ def test_a_spare_takes_the_seat_of_a_lost_node(pair: RunConfig) -> None:
         until(lambda: not first.is_reachable(2))
         until(lambda: ranks[0].poll() == NODE_LOST)
         seen.append((first.lacks_spares(), [(move.node, move.by, move.ranks) for move in first.reseat()]))
-        first.replace([2, 3], RecoveryLink(hub="h:1", secret="s", first=JoinOrder(epoch=1)))
+        first.replace([2, 3], RecoveryLink(hub="h:1", secret=first.secret, first=JoinOrder(epoch=1)))
+        assert first.secret not in str(first._peers._told)  # messages are not encrypted
         seen.append((waited(ranks), [one.cpus for one in first.hosts()], first.lacks_spares()))
         first.end(4)
 
@@ -308,6 +311,7 @@ def test_a_spare_takes_the_seat_of_a_lost_node(pair: RunConfig) -> None:
     made.plan = ("raise SystemExit({rank})",)
     assert made.follow() == 4
     thread.join()
+    assert made.links == (made._secret,) * 2
     assert seen == [
         (False, True, {}),
         (False, [(1, 2, "2-3")]),
