@@ -157,6 +157,7 @@ def test_a_keeper_that_has_died_is_started_again_at_its_address(monkeypatch: pyt
     with wire.connect(process.address, "secret") as connection:
         put(connection, CopyName(rank=0, step=2), b"state")
     first = process._process
+    monkeypatch.setattr(keepers, "PAUSE_S", 900.0)
     first.kill()
     first.wait()
     process.tend()
