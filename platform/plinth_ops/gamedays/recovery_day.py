@@ -143,14 +143,15 @@ def _continued(config: RunConfig, losses: tuple[LossPoint, ...]) -> list[Outcome
     trainer = Trust.of(Workspace(config.workspace)).authority(TRAINER)
     stated = [one.continuation for one in attempts.opened(attempts.known(run), trainer, config.run_id)]
     signed = [one for one in stated if one is not None]
-    last = signed[-1].step if signed else None  # a loss before the signature begins the recovery again
+    last = [one.step for one in signed][-1:]  # a loss before the signature begins the recovery again
+    resumed = [event["step"] for event in story.of("resumed")]
     moved = [event["node"] for event in story.of("node_replaced")]
     return [
         finding("one job recovers in place, without a restart of all ranks", all_restarted, []),
         finding("the scheduler starts nothing", len(story.of("job_started")), 1),
         finding("a spare takes the place of each lost node", len(moved), sum(one.target == "node" for one in losses)),
         Outcome(what=f"at most {bound} steps are trained again", passed=story.redone <= bound, seen=f"{story.redone}"),
-        finding("the step after which the ranks continued is signed", last, story.of("resumed")[-1]["step"]),
+        finding("the step after which the ranks continued is signed", last, resumed[-1:] or [0]),
     ]
 
 
