@@ -131,4 +131,5 @@ def test_ranks_that_cannot_stay_restart(play: Play, job: Any, tmp_path: Path, re
     same_end(config, reference)
     story = timeline(config.directory.events)
     assert len(story.of("job_started")) == len(story.of("node_replaced")) == 1
-    assert story.of("resumed")[0].get("source") == ("memory" if recovery.enabled else None)
+    if recovery.enabled:  # else the save of step 6 may not have been committed before the loss
+        assert story.of("resumed")[0]["source"] == "memory"
