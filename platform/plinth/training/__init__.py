@@ -40,6 +40,7 @@ Around the steps:
     recovery/    copies of the state in memory; ranks that outlive a lost rank
     upgrade/     compare other code with the code of a run, over the same steps, before it continues the run
     corruption/  replay of sampled steps on other devices
+    peers, wire  connections of nodes and ranks to node 0's supervisor; authenticated messages over TCP
     checkpoint/  commit, verify, select, resume on any layout, upload; writer is the process that writes
     guard/       detect and confirm loss spikes and divergence; skip batches or roll back
     stopping     rules that end a run: budgets, plateau, regression, reuse

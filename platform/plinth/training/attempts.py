@@ -16,7 +16,7 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
@@ -232,8 +232,24 @@ BUNDLE: Final = "attempts.json"
 Envelope = Mapping[str, Any]
 
 
+class ContinuedState(Frozen):
+    """State with which the ranks of an attempt continued after a loss, before they took a step.
+
+    The digests are SHA-256 over the ranks' digests, in order: of the copies that the ranks sent before the loss, and of
+    the memory of the ranks after the restore. They are empty if the state came from a checkpoint.
+    """
+
+    attempt: int = Field(ge=0, description="Number of starts of ranks of the job before this one.")
+    lost: str = Field(description="The lost ranks, and how they were lost.")
+    replaced: tuple[str, ...] = Field((), description="Lost nodes, and the spare that took the place of each.")
+    step: int = Field(ge=0, description="Step after which the ranks continued.")
+    source: Literal["memory", "checkpoint"] = Field(description="Origin of the state.")
+    copies_sha256: str = ""
+    restored_sha256: str = ""
+
+
 class AttemptRecord(Frozen):
-    """Record of one start of the ranks of a run."""
+    """Record of one start of the ranks of a run, all or some of them."""
 
     run: str
     key: str = Field(description="Identity of the run: its parameters and data.")
@@ -256,6 +272,9 @@ class AttemptRecord(Frozen):
         exclude_if=lambda given: not given,
         description="SHA-256 of the canonical envelope of the launch contract in force; empty if there is none.",
     )
+    continuation: ContinuedState | None = Field(
+        None, exclude_if=lambda given: given is None, description="State after a recovery in place or from memory."
+    )
     trace: str = Field(
         UNKNOWN, exclude_if=lambda given: not given, description="Trace id of `$TRACEPARENT` (W3C Trace Context)."
     )
@@ -276,6 +295,7 @@ def state(
     hosts: Sequence[HostFacts],
     audit: bool,
     upgrade: CodeComparison | None = None,
+    continuation: ContinuedState | None = None,
 ) -> AttemptRecord:
     """Sign and write the attestation of an attempt that starts now.
 
@@ -283,6 +303,7 @@ def state(
         config: content of config.json.
         key: identity of the run.
         upgrade: comparison with the code of earlier attempts, if this code has replaced it.
+        continuation: state of the ranks, if they continue after a loss.
 
     Raises:
         LineageError: an earlier attestation was changed or removed, or the run differs from its launch contract.
@@ -305,6 +326,7 @@ def state(
         hosts=tuple(hosts),
         audit=audit,
         upgrade=upgrade,
+        continuation=continuation,
         at=dsse.now(),
         trace=dsse.trace_id(),
         contract=promised.sha256 if promised else "",
@@ -425,6 +447,13 @@ def _opened(envelopes: Sequence[Envelope], authority: Authority) -> Iterator[Att
         record = _record(content, where)
         if dsse.subjects(content) != {"config.json": record.config_sha256}:
             raise LineageError(f"{where} has another configuration", found=dsse.subjects(content))
+        told = record.continuation
+        if told is not None and told.copies_sha256 != told.restored_sha256:
+            raise LineageError(
+                f"{where} continued with a state that differs from the copies of its ranks",
+                found=told.restored_sha256,
+                expected=told.copies_sha256,
+            )
         yield record
 
 

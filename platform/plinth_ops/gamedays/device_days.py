@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from plinth.launch.parameters import Launch
 from plinth.training.corruption.sampling import CORRUPTION, samples
 from plinth.training.parameters.run import ReplayChecks
 from plinth.training.telemetry.timeline import timeline
@@ -13,7 +14,6 @@ from plinth_ops.gamedays import faults, gameday, rehearsal, warm_job
 from plinth_ops.gamedays.faults import RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal
-from plinth_ops.gamedays.run_days import two_nodes
 
 #: One step of three is sampled.
 CHECKS: Final = ReplayChecks(share=0.5)
@@ -58,7 +58,7 @@ FLIPPED_BIT: Final = GameDay(
     blast_radius=OWN,
     protection="replay of sampled steps with the work of the ranks exchanged",
     abort_s=900.0,
-    prepare=two_nodes,
+    prepare=lambda folder: rehearsal.rehearse(folder, launch=Launch(ranks=2)),
     play=flipped_bit,
     alerts=("DeviceError",),
 )

@@ -4,6 +4,8 @@
                                     ▲                                         │
                                     └──────────── another loss ───────────────┘
 
+Before the first step, the supervisor attests the state that the ranks have restored.
+
 A loss is detected by the exit of the process, by a connection that stays closed, or by a silent heartbeat. The lost
 rank is started again, while the others leave their groups. Then all continue after the newest step of which every rank
 has a copy, or from the newest checkpoint if that is newer.
@@ -15,20 +17,18 @@ a new step are left to the supervisor, which restarts all ranks. Their state com
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 from plinth import processes
 from plinth.training.checkpoint import checkpoint, writer
+from plinth.training.checkpoint.rank_part import digest_of_lines
 from plinth.training.checkpoint.selection import rollbacks_of
 from plinth.training.config import RunConfig
-from plinth.training.recovery import keeper, wire
-from plinth.training.recovery.orders import JoinOrder, RecoveryLink
+from plinth.training.peers import Peers
+from plinth.training.recovery import keeper
+from plinth.training.recovery.keeper import CopyName
+from plinth.training.recovery.orders import JoinOrder, RankPhase, RankState, RecoveryLink
 from plinth.training.supervise.nodes import end_standby, keep_standby
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process, describe_exit
 
@@ -41,77 +41,30 @@ TRIES = 2
 Stage = Literal["running", "halting", "joining"]
 
 
-@dataclass
-class HeardRank:
-    """State of the newest process of a rank, as node 0 knows it."""
+class RecoverableJob(Protocol):
+    """The job whose ranks are recovered: its supervisor."""
 
-    connection: Connection | None = None
-    pid: int = 0
-    phase: str = "starting"
-    epoch: int = 0
-    in_process: bool = False
-    since: float = field(default_factory=time.monotonic)  # last message, or end of the connection
+    def replace(self, ranks: list[int], link: RecoveryLink) -> None:
+        """Start ranks again, with a link, on a spare if their node is lost. End their old processes first."""
 
+    def lacks_spares(self) -> bool:
+        """Return True if the place of a lost node cannot be taken by another one."""
 
-class Hub:
-    """Connections of all ranks to node 0's supervisor."""
+    def is_reachable(self, rank: int) -> bool:
+        """Return True if the node of a rank is connected."""
 
-    def __init__(self, secret: str, everywhere: bool) -> None:
-        self._lock, self._heard = threading.Lock(), dict[int, HeardRank]()
-        self._said: list[Mapping[str, Any]] = []  # about the last loss, for ranks that connect later
-        self._server = wire.MessageServer(secret, self._handle, everywhere=everywhere)
-        self.port = self._server.port
+    def keepers(self) -> tuple[str, ...]:
+        """Return the addresses of the keepers of all nodes but the first, in order."""
 
-    def close(self) -> None:
-        """Accept no more connections."""
-        self._server.close()
+    def recovered(self, reason: str, step: int) -> None:
+        """Log a recovery: the lost ranks in words, and the step after which the ranks continue."""
 
-    def heard(self, rank: int) -> HeardRank | None:
-        """Return what is known about a rank, or None if it has not connected yet."""
-        return self._heard.get(rank)
+    def attest(self, step: int, copies: str, restored: str) -> None:
+        """Sign the state with which the ranks continue after a step: the digest of the copies, and that of the ranks'
+        memory after the restore. Both are empty if the state came from a checkpoint."""
 
-    def forget(self, rank: int) -> None:
-        """Ignore the current process of a rank, because another one replaces it."""
-        self._heard.pop(rank, None)
-
-    def reset(self) -> None:
-        """Forget all ranks and messages, because an attempt starts."""
-        with self._lock:
-            self._heard, self._said = {}, []
-
-    def halt(self, epoch: int) -> None:
-        """Tell all ranks to leave their process groups."""
-        self._said = []
-        self._tell({"do": "halt", "epoch": epoch})
-
-    def go_on(self, order: JoinOrder) -> None:
-        """Tell all ranks to join new process groups."""
-        self._tell({"do": "continue", "order": order.model_dump()})
-
-    def _tell(self, message: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._said.append(message)
-            for known in self._heard.values():
-                if known.connection is not None:
-                    with suppress(*wire.FAILURES):
-                        wire.send(known.connection, message)
-
-    def _handle(self, connection: Connection) -> None:
-        hello = wire.receive(connection)
-        known = HeardRank(connection, hello["pid"], in_process=hello["in_process"])
-        before = self._heard.get(hello["rank"])
-        if before is not None and before.pid == known.pid:  # connected again
-            known.phase, known.epoch = before.phase, before.epoch
-        with self._lock:
-            self._heard[hello["rank"]] = known
-            for message in self._said:
-                wire.send(connection, message)
-        try:
-            while True:
-                said = wire.receive(connection)
-                known.phase, known.epoch, known.since = said["phase"], said["epoch"], time.monotonic()
-        finally:
-            known.connection, known.since = None, time.monotonic()
+    def highest(self) -> int:
+        """Return the highest step so far."""
 
 
 class RecoveryCoordinator:
@@ -120,45 +73,30 @@ class RecoveryCoordinator:
     Args:
         secret: secret of the job.
         host: address of this machine for other nodes; empty if there are none.
-        replace: starts the given ranks again, with a link; it ends their old processes first.
-        record: logs a recovery: the lost ranks in words, and the step after which the ranks continue.
-        highest: returns the highest step so far.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        secret: str,
-        host: str,
-        replace: Callable[[list[int], RecoveryLink], None],
-        record: Callable[[str, int], None],
-        highest: Callable[[], int],
-    ) -> None:
-        self._config, self._secret, self._host = config, secret, host or "127.0.0.1"
-        self._replace, self._record, self._highest = replace, record, highest
-        self._hub = Hub(secret, everywhere=bool(host))
+    def __init__(self, config: RunConfig, secret: str, host: str, job: RecoverableJob) -> None:
+        self._config, self._secret, self._host, self._job = config, secret, host or "127.0.0.1", job
+        self._hub = Peers(secret, RankState(), everywhere=bool(host))
         self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby()
         self._keepers: tuple[str, ...] = ()
         self._stage: Stage = "running"
         self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1
         self._reasons: list[str] = []
         self._given_up = True
+        self._copies = ""  # digest of the copies that the last order names
+        self._unattested = False  # True until the state of the ranks that continue is attested
         self._histories = itertools.count()
         self._source: tuple[int | None, int, int] | None = None  # step and history restored last, and the highest step
         self._times = 0  # that it was restored
 
     @property
-    def keeper(self) -> str:
-        """Address of this node's keeper."""
-        return self._keeper.address
+    def _ranks(self) -> range:
+        return range(self._config.ranks)
 
-    def begin(self, keepers: tuple[str, ...]) -> RecoveryLink:
-        """Prepare an attempt: all ranks start. Return their link.
-
-        Args:
-            keepers: addresses of the keepers of all nodes, in order.
-        """
-        self._keepers, self._stage, self._epoch, self._given_up = keepers, "running", 0, False
+    def begin(self) -> RecoveryLink:
+        """Prepare an attempt: all ranks start. Return their link."""
+        self._stage, self._epoch, self._given_up = "running", 0, False
         self._hub.reset()
         return self._link(self._chosen(self._continuation(0)))
 
@@ -168,6 +106,7 @@ class RecoveryCoordinator:
 
     def tend(self, ranks: list[Process]) -> None:
         """Detect losses and advance the recovery. Call this several times per second."""
+        self._keeper.tend()
         if self._given_up:
             return
         lost = self._lost(ranks)
@@ -176,6 +115,8 @@ class RecoveryCoordinator:
             self._halt(lost)
         elif lost or late:
             self._give_up(ranks)
+        elif self._unattested and self._all("restored"):
+            self._attest()
         elif self._stage == "halting" and self._all("halted"):
             self._continue()
         elif self._stage == "joining" and self._all("running"):
@@ -190,38 +131,38 @@ class RecoveryCoordinator:
     def _lost(self, ranks: list[Process]) -> dict[int, str]:
         """Return the ranks that are lost now, with the reasons. Nothing counts before all ranks have started."""
         found: dict[int, str] = {}
-        now, limits = time.monotonic(), self._config.recovery
+        limits = self._config.recovery
         for rank, process in enumerate(ranks):
-            code, known = process.poll(), self._hub.heard(rank)
+            code, known = process.poll(), self._hub.known(rank)
             if code not in _IN_ORDER:
                 found[rank] = describe_exit(rank, code)
-            elif code is None and known is not None and known.phase != "done":
-                if known.connection is None and now - known.since > limits.closed_s:
-                    found[rank] = f"rank {rank} has no connection"
-                elif now - known.since > limits.silent_s:
-                    found[rank] = f"rank {rank} sends no heartbeat"
+            elif code is None and known is not None and known.state.phase != "done" and self._job.is_reachable(rank):
+                silence = known.silence(limits.closed_s, limits.silent_s)
+                if silence:
+                    found[rank] = f"rank {rank} {silence}"
         return found
 
     def _can_recover(self, ranks: list[Process]) -> bool:
         """Return True if the ranks can continue without a restart of all."""
-        known = [self._hub.heard(rank) for rank in range(self._config.ranks)]
+        known = [self._hub.known(rank) for rank in self._ranks]
         started = self._stage != "running" or self._all("running")
-        capable = all(one.in_process for one in known if one is not None)
+        capable = all(one.hello["in_process"] for one in known if one is not None)
         named = any(process.poll() in range(2, 9) for process in ranks)
-        return started and capable and not named and self._fruitless < self._config.supervision.max_restarts
+        fruitful = self._fruitless < self._config.supervision.max_restarts
+        return started and capable and not named and fruitful and not self._job.lacks_spares()
 
     def _halt(self, lost: dict[int, str]) -> None:
         """Have the other ranks leave their groups, and start the lost ranks again."""
-        highest = self._highest()
+        highest = self._job.highest()
         self._fruitless, self._seen = self._fruitless + 1 if highest <= self._seen else 1, highest
         if self._stage == "running":
             self._begun, self._reasons = time.monotonic(), []
-        self._epoch, self._stage = self._epoch + 1, "halting"
+        self._epoch, self._stage, self._unattested = self._epoch + 1, "halting", False
         self._reasons += lost.values()
         for rank in lost:
             self._hub.forget(rank)
-        self._hub.halt(self._epoch)
-        self._replace(sorted(lost), self._link(JoinOrder(epoch=self._epoch)))
+        self._hub.tell({"do": "halt", "epoch": self._epoch})
+        self._job.replace(sorted(lost), self._link(JoinOrder(epoch=self._epoch)))
 
     def _continue(self) -> None:
         """Choose the state, and order all ranks to join."""
@@ -231,21 +172,24 @@ class RecoveryCoordinator:
                 return  # a writer may still commit the state that every rank had staged
             checkpoint.clean(run)
             order = self._continuation(self._epoch)
-        self._record("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
-        self._hub.go_on(self._chosen(order))
+        self._job.recovered("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
+        self._hub.tell({"do": "continue", "order": self._chosen(order).model_dump()}, also=True)
         self._stage = "joining"
 
     def _continuation(self, epoch: int) -> JoinOrder:
         """Return the order to continue after the newest step that every rank can restore from memory, unless the newest
         checkpoint is newer."""
         rollbacks = len(rollbacks_of(self._config))
+        self._keepers = (self._keeper.address, *self._job.keepers())
         known = keeper.listed([one for one in self._keepers if one], self._secret)
         step, restored = keeper.newest_common(known, self._config.ranks, rollbacks) or (None, 0)
         if step is not None and (
             step < max(checkpoint.committed(self._config.directory), default=0)
-            or (self._times >= TRIES and self._source == (step, restored, self._highest()))
+            or (self._times >= TRIES and self._source == (step, restored, self._job.highest()))
         ):
             step = None
+        wanted = [CopyName(rank=rank, step=step or 0, rollbacks=rollbacks, history=restored) for rank in self._ranks]
+        self._copies = digest_of_lines(f"{known[name]}\n" for name in wanted) if step is not None else ""
         return JoinOrder(
             epoch=epoch,
             address=self._host,
@@ -259,17 +203,27 @@ class RecoveryCoordinator:
 
     def _chosen(self, order: JoinOrder) -> JoinOrder:
         """Count how often the same copies are restored without a new step, and return the order."""
-        source = order.step, order.restored, self._highest()
+        source = order.step, order.restored, self._job.highest()
         self._times = self._times + 1 if source == self._source else 1
         self._source = source
+        self._unattested = order.continues
         return order
 
     def _link(self, first: JoinOrder) -> RecoveryLink:
         return RecoveryLink(hub=f"{self._host}:{self._hub.port}", secret=self._secret, first=first)
 
-    def _all(self, phase: str) -> bool:
-        known = [self._hub.heard(rank) for rank in range(self._config.ranks)]
-        return all(one is not None and (one.phase, one.epoch) == (phase, self._epoch) for one in known)
+    def _all(self, phase: RankPhase) -> bool:
+        known = [self._hub.known(rank) for rank in self._ranks]
+        return all(one is not None and (one.state.phase, one.state.epoch) == (phase, self._epoch) for one in known)
+
+    def _attest(self) -> None:
+        """Have the state that all ranks have restored attested, and let them take steps."""
+        leading = self._hub.known(0)
+        assert leading is not None
+        step, restored = leading.state.step, leading.state.restored
+        self._job.attest(step, self._copies if restored else "", restored)  # else a copy was damaged
+        self._unattested = False
+        self._hub.tell({"do": "attested", "epoch": self._epoch}, also=True)
 
     def _give_up(self, ranks: list[Process]) -> None:
         """Leave the loss to the supervisor: end the ranks that wait for an order."""

@@ -28,7 +28,7 @@ from plinth.errors import CorruptionError, PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
-from plinth.training.attempts import this_host
+from plinth.training.attempts import ContinuedState, this_host
 from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.selection import select_checkpoint
@@ -44,7 +44,7 @@ from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.host_checks import exclude, judged, replaces
 from plinth.training.supervise.node_roles import Leader, checked_hosts, follow
-from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
+from plinth.training.supervise.nodes import NodeOrder, NodePlace, ranks_of, start_rank
 from plinth.training.supervise.rank_watch import (
     EXIT_PARTNER_LOST,
     EXIT_PREEMPTED,
@@ -81,6 +81,8 @@ class Supervisor:
     continued: int = 0  # recoveries that are on the timeline: one may replace ranks several times
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
+    loss: str = ""  # the last loss, in words
+    moves: tuple[str, ...] = ()  # lost nodes since the last attestation of a state
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
     upgrade: CodeComparison | None = None  # to sign with the next attempt
     resume: int = 0  # step of the checkpoint that an external trainer loads
@@ -104,9 +106,7 @@ class Supervisor:
             self._take_over()
             if self.config.recovery.enabled:
                 host = self.place.address if self.place.nodes > 1 else ""
-                self.coordinator = RecoveryCoordinator(
-                    self.config, self.leader.secret, host, self._replace, self._recovered, self.lost.highest
-                )
+                self.coordinator = RecoveryCoordinator(self.config, self.leader.secret, host, self)
             return self._excluded() or self._refused() or self._phases()
         except PlinthError as error:
             self.failure = RankFailure.of(error)
@@ -188,14 +188,14 @@ class Supervisor:
             if self.asked_to_stop:  # not all ranks stopped in time
                 self._record_loss("lost", reason, audit)
                 return "stopped", asked
-            if code == NODE_LOST:  # only the scheduler can provide another node
+            if code == NODE_LOST and not self._reseat():  # only the scheduler can provide another node
                 self._record_loss("lost", reason, audit)
                 return "stopped", reason
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
                 self._record_loss("lost", reason, audit)
                 excluded = self.failure is not None and self.failure.kind == CorruptionError.__name__
                 return "stopped" if excluded and replaces(self.config.launch) else "failed", reason
-            self.restarts += 1
+            self.restarts, self.loss = self.restarts + 1, reason
             step = self.coordinator.newest() if self.coordinator is not None and not audit else None
             self._record_loss("restart", reason, audit, step, attempt=self.attempt, backoff_s=self._backoff_s)
             if not self._back_off():
@@ -212,7 +212,7 @@ class Supervisor:
         self.first_failed = []
         self._state(audit)
         port, self.link = processes.free_port(), self._link(audit)
-        ranks = self.rank_processes = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
+        ranks = self.rank_processes = [self._start(rank, port, audit) for rank in ranks_of(self.config, 0)]
         ranks += self.leader.start(port, self.attempt, audit, self.resume, self.link)
         reason = watch(
             ranks,
@@ -228,13 +228,21 @@ class Supervisor:
             return 1, reason
         return self._verdict(codes)
 
-    def _state(self, audit: bool) -> None:
-        """Sign the attestation of this attempt before its ranks start. The code on disk may have changed since the last
-        attempt."""
-        hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
+    def _state(self, audit: bool, continuation: ContinuedState | None = None) -> None:
+        """Sign the attestation of this attempt before its ranks start, or before they continue. The code on disk may
+        have changed since the last attempt."""
         upgrade, self.upgrade = (None, self.upgrade) if audit else (self.upgrade, None)
-        content, key = self.config_path.read_bytes(), self.config.key
-        attempts.state(self.run, content, key, **counts, hosts=hosts, audit=audit, upgrade=upgrade)
+        attempts.state(
+            self.run,
+            self.config_path.read_bytes(),
+            self.config.key,
+            ranks=self.config.ranks,
+            nodes=self.leader.count,
+            hosts=(this_host(), *self.leader.hosts()),
+            audit=audit,
+            upgrade=upgrade,
+            continuation=continuation,
+        )
         if upgrade is not None:
             self.run.upgrade.unlink(missing_ok=True)
 
@@ -242,22 +250,60 @@ class Supervisor:
         """Return what the ranks of an attempt need to outlive lost ranks, or None if they do not outlive any."""
         if self.coordinator is None or audit:
             return None
-        return self.coordinator.begin((self.coordinator.keeper, *self.leader.keepers()))
+        return self.coordinator.begin()
 
-    def _replace(self, ranks: list[int], link: RecoveryLink) -> None:
-        """Start lost ranks again while the others continue, and sign the attestation of the machines as they are
-        now."""
+    def replace(self, ranks: list[int], link: RecoveryLink) -> None:
+        """Start lost ranks again while the others continue, those of a lost node on a spare."""
         self.recoveries, self.link = self.recoveries + 1, link
+        self._reseat()
         self.leader.replace(ranks, link)
-        for rank in self.place.ranks(self.config):
+        for rank in ranks_of(self.config, 0):
             if rank in ranks:
                 end_process(self.rank_processes[rank])
                 self.rank_processes[rank] = self._start(rank, 0, False)
-        self._state(audit=False)
 
-    def _recovered(self, reason: str, step: int) -> None:
+    def _reseat(self) -> bool:
+        """Give the places of lost nodes to spares, and log it. Return False if there are not enough spares."""
+        if self.leader.lacks_spares():
+            return False
+        for move in self.leader.reseat():
+            self.events.append("node_replaced", **move.model_dump(), durable=True)
+            self.moves += (f"node {move.node} by node {move.by} ({move.host})",)
+        return True
+
+    def lacks_spares(self) -> bool:
+        """Return True if the place of a lost node cannot be taken by another one."""
+        return self.leader.lacks_spares()
+
+    def is_reachable(self, rank: int) -> bool:
+        """Return True if the node of a rank is connected."""
+        return self.leader.is_reachable(rank)
+
+    def keepers(self) -> tuple[str, ...]:
+        """Return the addresses of the keepers of all nodes but the first, in order."""
+        return tuple(self.leader.keepers())
+
+    def attest(self, step: int, copies: str, restored: str) -> None:
+        """Sign the machines as they are now, and the state with which the ranks continue."""
+        made = ContinuedState(
+            attempt=self.attempt,
+            lost=self.loss,
+            replaced=self.moves,
+            step=step,
+            source="memory" if restored else "checkpoint",
+            copies_sha256=copies,
+            restored_sha256=restored,
+        )
+        self._state(False, made)
+        self.moves = ()
+
+    def highest(self) -> int:
+        """Return the highest step so far."""
+        return self.lost.highest()
+
+    def recovered(self, reason: str, step: int) -> None:
         """Log a recovery. The attempt goes on after `step`."""
-        self.continued += 1
+        self.continued, self.loss = self.continued + 1, reason
         self._record_loss("restart", reason, False, step, attempt=self.attempt, backoff_s=0.0)
         self.lost.begin()
 
@@ -287,6 +333,8 @@ class Supervisor:
                 if process.poll() not in (None, 0, EXIT_PREEMPTED, EXIT_PARTNER_LOST)
             ]
         self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
+        for number in self.leader.lost_spares():
+            self.events.append("spare_lost", node=number, durable=True)
         if self.uploader is not None:
             self.uploader.keep_alive()
 
@@ -305,7 +353,7 @@ class Supervisor:
         lost = self.lost.lose_vanished()
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
-        self.events.append("job_started", ranks=self.config.ranks, nodes=self.place.nodes)
+        self.events.append("job_started", ranks=self.config.ranks, nodes=self.leader.count)
         self.allowance = AllowanceWatch.of(self.config)
         self._watch_allowance()
         if self.config.checkpoints.upload and not checkpoint.committed(self.run):
@@ -330,8 +378,8 @@ class Supervisor:
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:
         fields = {"attempt": self.attempt, "audit": audit, "resume": self.resume, "port": port, "recovery": self.link}
-        order = NodeOrder(id="", session="", address=self.place.address, **fields)
-        return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
+        order = NodeOrder(address=self.place.address, **fields)
+        return start_rank(self.config, self.config_path, order, rank, (self.lock_fd,))
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
         """Return one exit status and one reason for all ranks.

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from plinth.training import wire
+from plinth.training.checkpoint.rank_part import digest_of_lines
 from plinth.training.config import RunConfig
 from plinth.training.parameters.run import Recovery
-from plinth.training.recovery import wire
 from plinth.training.recovery.coordinator import RecoveryCoordinator
 from plinth.training.recovery.keeper import CopyName
 from plinth.training.recovery.orders import RecoveryLink
-from plinth.training.supervise.rank_watch import Process
+from plinth.training.supervise.rank_watch import NODE_LOST, Process
 
 Make = Callable[..., RunConfig]
 PATIENCE_S = 60.0
@@ -40,16 +41,19 @@ class FakeRank:
 
     def connect(self, link: RecoveryLink, rank: int, *, in_process: bool = True) -> FakeRank:
         self.connection = wire.connect(link.hub, link.secret)
-        wire.send(self.connection, {"rank": rank, "pid": id(self), "in_process": in_process})
+        wire.send(self.connection, {"number": rank, "process": f"{id(self)}", "in_process": in_process})
         return self
 
-    def say(self, phase: str, epoch: int) -> None:
+    def say(self, phase: str, epoch: int, **more: Any) -> None:
         assert self.connection is not None
-        wire.send(self.connection, {"phase": phase, "epoch": epoch})
+        wire.send(self.connection, {"phase": phase, "epoch": epoch, **more})
 
     def hear(self) -> dict[str, Any]:
+        """Return the next message that is not just an answer."""
         assert self.connection is not None
-        return wire.receive(self.connection)
+        while not (message := wire.receive(self.connection)):
+            pass
+        return message
 
     def close(self) -> None:
         if self.connection is not None:
@@ -61,16 +65,35 @@ class Job:
 
     def __init__(self, config: RunConfig) -> None:
         self.replaced: list[tuple[list[int], RecoveryLink]] = []
-        self.recovered: list[tuple[str, int]] = []
+        self.recoveries: list[tuple[str, int]] = []
         self.steps = 7
-        self.coordinator = RecoveryCoordinator(
-            config, "secret", "", self._replace, lambda *said: self.recovered.append(said), lambda: self.steps
-        )
+        self.attested: list[tuple[int, str, str]] = []
+        self.unreachable: set[int] = set()
+        self.without_spares = False
+        self.coordinator = RecoveryCoordinator(config, "secret", "", self)
         self.ranks: list[FakeRank] = [FakeRank() for _ in range(config.ranks)]
-        self.link = self.coordinator.begin((self.coordinator.keeper,))
+        self.link = self.coordinator.begin()
         self.all_ranks = list(self.ranks)
 
-    def _replace(self, ranks: list[int], link: RecoveryLink) -> None:
+    def lacks_spares(self) -> bool:
+        return self.without_spares
+
+    def is_reachable(self, rank: int) -> bool:
+        return rank not in self.unreachable
+
+    def keepers(self) -> tuple[str, ...]:
+        return ()
+
+    def attest(self, step: int, copies: str, restored: str) -> None:
+        self.attested.append((step, copies, restored))
+
+    def highest(self) -> int:
+        return self.steps
+
+    def recovered(self, reason: str, step: int) -> None:
+        self.recoveries.append((reason, step))
+
+    def replace(self, ranks: list[int], link: RecoveryLink) -> None:
         self.replaced.append((ranks, link))
         for rank in ranks:
             self.ranks[rank] = FakeRank()
@@ -94,10 +117,10 @@ class Job:
             time.sleep(0.01)
 
     def put(self, *names: CopyName) -> None:
-        with wire.connect(self.coordinator.keeper, "secret") as connection:
+        with wire.connect(self.coordinator._keeper.address, "secret") as connection:
             for name in names:
                 wire.send(connection, {"do": "put", "name": name.model_dump(), "size": 0})
-                wire.send(connection, {})
+                wire.send(connection, {"sha256": f"{name.rank}-{name.step}"})
                 wire.receive(connection)
 
     def running(self) -> None:
@@ -132,13 +155,21 @@ def test_a_killed_rank_is_replaced_and_all_continue_after_the_newest_common_step
     assert one.ranks[0].hear() == {"do": "halt", "epoch": 1}
     one.ranks[0].say("halted", 1)
     one.ranks[1].connect(link, 1).say("halted", 1)
-    one.until(lambda: one.recovered)
-    assert one.recovered == [("rank 1 was killed by SIGKILL", 4)]
+    one.until(lambda: one.recoveries)
+    assert one.recoveries == [("rank 1 was killed by SIGKILL", 4)]
     order = one.ranks[0].hear()["order"]
     assert (order["epoch"], order["step"], order["rollbacks"]) == (1, 4, 0)
     assert one.ranks[1].hear() == {"do": "halt", "epoch": 1}  # said before it connected
     assert one.ranks[1].hear()["order"] == order
+    digest = digest_of_lines(["0-4\n", "1-4\n"])
     for rank in one.ranks:
+        assert one.attested == []
+        rank.say("restored", 1, step=4, restored=digest)
+        one.tend()
+    one.until(lambda: one.attested)
+    assert one.attested == [(4, digest, digest)]
+    for rank in one.ranks:
+        assert rank.hear() == {"do": "attested", "epoch": 1}
         rank.say("running", 1)
     one.running()
     assert one.replaced == [([1], link)]
@@ -149,7 +180,7 @@ def test_copies_that_lead_to_no_new_step_are_restored_twice_then_the_checkpoint_
 ) -> None:
     one = job()
     one.put(CopyName(rank=0, step=4), CopyName(rank=1, step=4))
-    starts = [one.coordinator.begin((one.coordinator.keeper,)).first for _ in range(3)]
+    starts = [one.coordinator.begin().first for _ in range(3)]
     assert [order.step for order in starts] == [4, 4, None]
     assert len({order.history for order in starts}) == 3
     one.steps += 1
@@ -170,8 +201,8 @@ def test_a_second_loss_during_a_recovery_begins_it_again(job: Callable[..., Job]
     assert [(ranks, link.first.epoch) for ranks, link in one.replaced] == [([1], 1), ([1], 2), ([0], 3)]
     for number, rank in enumerate(one.ranks):
         rank.connect(one.replaced[-1][1], number).say("halted", 3)
-    one.until(lambda: one.recovered)
-    ((reason, step),) = one.recovered
+    one.until(lambda: one.recoveries)
+    ((reason, step),) = one.recoveries
     assert reason == "rank 1 was killed by SIGKILL; rank 1 ended with status 1; rank 0 was killed by SIGKILL"
     assert step == 0  # neither a copy nor a checkpoint: from the beginning
 
@@ -183,8 +214,8 @@ def test_a_closed_connection_and_silence_are_losses(job: Callable[..., Job]) -> 
     closed.until(lambda: closed.replaced)
     closed.ranks[0].say("halted", 1)
     closed.ranks[1].connect(closed.link, 1).say("halted", 1)
-    closed.until(lambda: closed.recovered)
-    assert closed.recovered[0][0] == "rank 1 has no connection"
+    closed.until(lambda: closed.recoveries)
+    assert closed.recoveries[0][0] == "rank 1 has no connection"
 
     silent = job(silent_s=3.0).start()
 
@@ -203,6 +234,21 @@ def test_a_rank_that_connects_again_is_the_same(job: Callable[..., Job]) -> None
     one.ranks[1].connect(one.link, 1)
     one.running()
     assert one.replaced == []
+
+
+def test_silence_of_a_rank_whose_node_has_no_connection_says_nothing_yet(job: Callable[..., Job]) -> None:
+    """Its node is connected again, or lost: then its place is that of a spare, or the supervisor ends the job."""
+    one = job(closed_s=0.05).start()
+    one.running()
+    one.unreachable, one.without_spares = {1}, True
+    one.ranks[1].close()
+    limit = time.monotonic() + 1.0
+    one.until(lambda: time.monotonic() > limit)
+    assert one.replaced == []
+    one.ranks[1].code = NODE_LOST
+    one.tend()
+    assert one.replaced == []
+    assert one.coordinator._given_up
 
 
 @pytest.mark.parametrize("why", ["named", "device", "starting", "slow"])
@@ -235,7 +281,10 @@ def test_recoveries_without_a_new_step_are_limited(job: Callable[..., Job]) -> N
             break
         one.ranks[0].say("halted", epoch)
         one.ranks[1].connect(one.replaced[-1][1], 1).say("halted", epoch)
-        one.until(lambda epoch=epoch: len(one.recovered) == epoch)
+        one.until(lambda epoch=epoch: len(one.recoveries) == epoch)
+        for rank in one.ranks:
+            rank.say("restored", epoch)
+        one.until(lambda epoch=epoch: len(one.attested) == epoch)
         for rank in one.ranks:
             rank.say("running", epoch)
         one.running()
