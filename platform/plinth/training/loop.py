@@ -23,8 +23,7 @@ from plinth.errors import CheckpointError, TrainingError
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.saving import Saver
-from plinth.training.checkpoint.universal import layout_of
-from plinth.training.config import RunConfig
+from plinth.training.config import RunConfig, layout_of
 from plinth.training.data import Batches, StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED, Launched, Measured

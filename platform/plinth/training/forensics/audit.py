@@ -33,8 +33,7 @@ from plinth.model.hugging_face import hf_name
 from plinth.training.checkpoint import checkpoint, model_share, snapshot
 from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.selection import rollbacks_of
-from plinth.training.checkpoint.universal import layout_of
-from plinth.training.config import RunConfig
+from plinth.training.config import RunConfig, layout_of
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.engine.skipped_update import Measured
 from plinth.training.forensics.proof import COMPARED, FACTOR, MEASURED, WHOLLY, span, store

@@ -36,6 +36,7 @@ from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.recovery.standby import StandbyStarter
+from plinth.training.shared_run.head import SESSION
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.rank_watch import Process
 from plinth.trust.dsse import TRAINER
@@ -234,6 +235,7 @@ def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank
         "MASTER_ADDR": order.address,
         "MASTER_PORT": str(order.port),
         **(order.recovery.environment() if order.recovery else {}),
+        **{name: os.environ[name] for name in (SESSION,) if config.trainer is None and name in os.environ},
         rank_watch.SUPERVISOR: str(os.getpid()),
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(here))),
         "PYTHONUNBUFFERED": "1",

@@ -19,12 +19,13 @@ import os
 import signal
 import sys
 import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from plinth import private, processes
-from plinth.errors import PlinthError
+from plinth.errors import PlinthError, StorageError
 from plinth.storage.atomic import write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
@@ -32,6 +33,7 @@ from plinth.training.attempts import this_host
 from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.selection import select_checkpoint
+from plinth.training.checkpoint.shares import SharedCheckpoints
 from plinth.training.checkpoint.upload import Uploader, restore
 from plinth.training.config import RunConfig
 from plinth.training.forensics.order_proof import evidence as order_evidence
@@ -39,6 +41,8 @@ from plinth.training.forensics.proof import store_order
 from plinth.training.parameters.trainer import require_submitted
 from plinth.training.recovery.coordinator import RecoveryCoordinator
 from plinth.training.recovery.orders import RecoveryLink
+from plinth.training.shared_run.head import SESSION, patiently
+from plinth.training.shared_run.shipping import Shipper, claim, fetch_config
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
@@ -89,9 +93,21 @@ class Supervisor:
         self.link: RecoveryLink | None = None  # of the ranks that start
         self.events, self.lost = Timeline(self.run.events), LostWork(self.run)
         self.allowance: AllowanceWatch | None = None
+        self.shipper: Shipper | None = None  # of a shared workspace
         self.uploader = Uploader(self.config, self.config_path) if self.config.checkpoints.upload else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+
+    def claim(self) -> None:
+        """Claim the run in a shared workspace, and begin to ship its files.
+
+        Raises:
+            LaunchError: another supervisor has claimed the run, or the run needs a common file system.
+        """
+        claimed = claim(self.config, uuid.uuid4().hex)
+        if claimed is not None:
+            self.shipper = Shipper(*claimed)
+            os.environ[SESSION] = self.shipper.session  # of the ranks
 
     def supervise(self) -> JobResult:
         """Train the run, then audit it, with restarts within limits. Return the result of the job."""
@@ -135,7 +151,7 @@ class Supervisor:
 
     def _phases(self) -> JobResult:
         for audit in (False, True):
-            if self._is_audited() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
+            if self._is_audited() if audit else self._is_committed(last_step(self.config)):
                 continue
             ended, reason = self._until_done(audit)
             if ended == "failed" and audit and self.config.trainer:  # it trained; what was not replayed is not proved
@@ -146,6 +162,13 @@ class Supervisor:
             elif self.config.trainer and not checkpoint.is_valid(self.run, last_step(self.config)):
                 return self._result("failed", "the trainer ended with status 0 and did not commit the last step")
         return self._result("finished", "")
+
+    def _is_committed(self, step: int) -> bool:
+        """Return True if a checkpoint is committed and matches its record. If other machines have files of it, their
+        ranks compare those when they load."""
+        if self.shipper is not None and self.place.nodes > 1:
+            return step in checkpoint.committed(self.run)
+        return checkpoint.is_valid(self.run, step)
 
     def _is_audited(self) -> bool:
         """Return True if there is evidence about the last checkpoint, and not about one that was the newest when a user
@@ -184,6 +207,8 @@ class Supervisor:
         self.resume = 0 if audit else self._verified_step()
         if self.resume and self.resume == last_step(self.config):  # the trainer was killed after its last commit
             return 0, ""
+        if self.shipper is not None and self.place.nodes > 1:
+            patiently(self.shipper.flush)  # other machines read the timeline
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
@@ -251,6 +276,8 @@ class Supervisor:
     def _on_poll(self, ranks: list[Process]) -> None:
         self.lost.update()
         self._watch_allowance()
+        if self.shipper is not None and self.shipper.lost is not None:
+            raise self.shipper.lost
         if self.coordinator is not None:
             self.coordinator.tend(ranks)
         if not self.first_failed:  # ranks that failed by themselves: their siblings are ended afterward
@@ -275,16 +302,40 @@ class Supervisor:
         """Clean up after a killed supervisor, report its lost work, and download a checkpoint that exists only in the
         bucket."""
         self._clean()
+        fetched = self._fetch()
         lost = self.lost.lose_vanished()
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
         self.events.append("job_started", ranks=self.config.ranks, nodes=self.place.nodes)
         self.allowance = AllowanceWatch.of(self.config)
         self._watch_allowance()
+        if fetched and self.shipper is not None:
+            self.events.append("downloaded", step=max(fetched), source=self.shipper.place, durable=True)
         if self.config.checkpoints.upload and not checkpoint.committed(self.run):
             restored = restore(self.config, self.leader)
             if restored is not None:
                 self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
+
+    def _fetch(self) -> list[int]:
+        """Fetch the checkpoints of a shared run that this machine lacks, together with the other machines. Return their
+        steps.
+
+        Raises:
+            StorageError: the bucket is unreachable from some machine.
+        """
+        if self.shipper is None or self.config.trainer is not None:
+            return []
+        bucket = SharedCheckpoints(self.run, self.shipper.session)
+        if bucket.committed():
+            self.leader.begin(bucket.committed()[-1])
+        fetched = bucket.sync(self.config, self.place.ranks(self.config))
+        if failed := self.leader.failed() if bucket.committed() else []:
+            raise StorageError(
+                f"some machines could not fetch their files of the last checkpoint of run {self.config.run_id}",
+                found=f"node {', '.join(map(str, failed))}",
+                remedy="read the log of these nodes, then run the same command again",
+            )
+        return fetched
 
     def _clean(self) -> None:
         """Let the writers commit the state that every rank had staged. Then delete half-written files, which may fill
@@ -375,7 +426,7 @@ class Supervisor:
 def main() -> int:
     """Supervise the run named on the command line, and return the exit status."""
     private.apply_mask()
-    path = Path(sys.argv[1])
+    path = fetch_config(sys.argv[1])
     config = configuration.load(path)
     require_submitted(config.trainer, sys.argv[2:])
     place = NodePlace.of(os.environ, config)
@@ -383,6 +434,7 @@ def main() -> int:
     if place.node > 0:
         return follow(config, path, place)
     supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)
+    supervisor.claim()
     config.directory.reopen()  # for a job restarted by the scheduler
     relaying = sinks.start(config, path)
     result = supervisor.supervise()
@@ -390,6 +442,8 @@ def main() -> int:
     sinks.end(relaying)
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
+    if supervisor.shipper is not None:
+        supervisor.shipper.end()
     stopped = 0 if supervisor.overspent else EXIT_PREEMPTED  # a scheduler restarts a preempted job
     status = {"finished": 0, "stopped": stopped, "failed": 7}[result.status]
     supervisor.leader.end(status)

@@ -1,0 +1,406 @@
+"""Copies of a run's files: by its supervisor into the bucket, and from the bucket onto any machine.
+
+    events.jsonl             growing file, in pieces of a fixed size; the last piece is written again as it grows
+    logs/SESSION.log         the same of node 0's log, `job.log`, from the start of the session
+    attempts/, result.json … small files, by content
+
+The head lists the length and digest of each file, so a reader sees a whole prefix of the timeline whatever was written
+after it, and a piece that is written twice is harmless. A machine's copy is a prefix of the file in the bucket. If the
+machine was lost and another one continued the run, its own lines that were never shipped are moved aside.
+
+Does not belong here: checkpoints (checkpoint.shares), the claim (head).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from plinth.errors import IntegrityError, LaunchError, MissingError, PlinthError, StorageError
+from plinth.launch.base import read_handle
+from plinth.storage import atomic
+from plinth.storage.atomic import write_bytes
+from plinth.storage.objects import S3Objects
+from plinth.storage.workspace import Workspace, folder_of
+from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.training.shared_run.head import CONFIG, LEASE_S, HeadVersion, RecordedFile, RunHead, SharedRun
+
+#: Bytes of one piece of a growing file.
+PIECE_BYTES = 1 << 20
+
+#: The timeline, and patterns of small files, relative to the run's folder. A head with other names is refused.
+EVENTS = "events.jsonl"
+SMALL = (
+    *("result.json", "resume.json", "measured.json", "handle.json", "excluded_hosts"),
+    *("attempts/*.json", "audits/*.json"),
+)
+_NAME = re.compile(
+    r"events\.jsonl|(result|resume|measured|handle)\.json|excluded_hosts|(attempts|audits)/\d{4,}\.json"
+    r"|logs/[0-9a-f]{8,64}\.log"
+)
+
+#: Seconds between two copies into the bucket, which are also renewals of the claim.
+EVERY_S = 5.0
+
+#: Variables with other values of `LEASE_S` and `EVERY_S`, for tests.
+LEASE, EVERY = "PLINTH_LEASE_S", "PLINTH_SHIP_S"
+
+#: Attempts to ship the last events of an ended job.
+LAST_TRIES = 4
+
+#: File with the tag of the head from which the copy on this machine was made.
+NOTE = "head.tag"
+#: File with the session of the last supervisor on this machine.
+SESSION_NOTE = "session"
+
+
+class Shipper:
+    """Thread of node 0's supervisor. It renews the claim, and ships what has changed in the run's folder.
+
+    Args:
+        shared: the run, claimed by this session. The copy on this machine is current (`refresh`).
+    """
+
+    def __init__(self, shared: SharedRun, head: RunHead) -> None:
+        self._shared, self._every_s = shared, float(os.environ.get(EVERY, EVERY_S))
+        self.session, self.place = shared.session, shared.objects.uri
+        run, log = shared.run, f"logs/{shared.session}.log"
+        begun = run.log.stat().st_size if run.log.exists() else 0
+        self._growing = (
+            _GrowingFile(shared, EVENTS, run.events, 0, head.files.get(EVENTS)),
+            _GrowingFile(shared, log, run.log, begun, None),
+        )
+        self._earlier = {name: one for name, one in head.files.items() if name.startswith("logs/")}
+        self._seen: dict[str, tuple[tuple[int, int], RecordedFile]] = {}  # small files: time and size, record
+        self._lock, self._stop, self._fails = threading.Lock(), threading.Event(), False
+        self.lost: LaunchError | None = None  # another session has claimed the run
+        self._thread = threading.Thread(target=self._follow, name="plinth-shipper", daemon=True)
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Ship what has changed.
+
+        Raises:
+            LaunchError: another session has claimed the run.
+            StorageError: the bucket is unreachable. The files stay on this machine and are shipped later.
+        """
+        self._ship(ended=False)
+
+    def end(self) -> bool:
+        """Ship the rest and release the claim. Return False if the bucket is unreachable or another session has the
+        claim: then this machine's next job of the run ships the rest."""
+        self._stop.set()
+        self._thread.join()
+        for left in reversed(range(LAST_TRIES)):
+            try:
+                self._ship(ended=True)
+            except StorageError as error:
+                print(f"the last events are not in the bucket: {error.brief}", file=sys.stderr, flush=True)
+                if not left:
+                    return False
+            except PlinthError as error:
+                print(error.brief, file=sys.stderr, flush=True)
+                return False
+            else:
+                return True
+        return False
+
+    def _follow(self) -> None:
+        while not self._stop.wait(self._every_s) and self.lost is None:
+            try:
+                self._ship(ended=False)
+                self._fails = False
+            except LaunchError as error:
+                self.lost = error
+            except PlinthError as error:  # an outage: training continues, and its saves wait
+                if not self._fails:
+                    print(f"the timeline is not shipped: {error.brief}", file=sys.stderr, flush=True)
+                self._fails = True
+
+    def _ship(self, *, ended: bool) -> None:
+        with self._lock:
+            growing = {one.name: file for one in self._growing if (file := one.ship()) is not None}
+            files = self._earlier | growing | self._small_files()
+
+            def changed(head: RunHead) -> RunHead:
+                return head.model_copy(update={"beat": head.beat + 1, "files": files, "ended": ended})
+
+            self._shared.change(changed)
+
+    def _small_files(self) -> dict[str, RecordedFile]:
+        root, found = self._shared.run.root, {}
+        for path in sorted(path for pattern in SMALL for path in root.glob(pattern)):
+            name = path.relative_to(root).as_posix()
+            if _NAME.fullmatch(name) is None or (name == "handle.json" and _is_local(root)):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                stat = path.stat()
+                seen = self._seen.get(name)
+                if seen is None or seen[0] != (stat.st_mtime_ns, stat.st_size):
+                    data = path.read_bytes()
+                    made = RecordedFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+                    self._shared.objects.put(_content(made), data, None)
+                    seen = self._seen[name] = (stat.st_mtime_ns, stat.st_size), made
+                found[name] = seen[1]
+        return found
+
+
+class _GrowingFile:
+    """A growing file and the part of it that was shipped.
+
+    Args:
+        name: name in the head.
+        begun: position in the file of this machine at which the shipped file begins.
+        recorded: what earlier sessions have shipped; this machine's file begins with it.
+    """
+
+    def __init__(self, shared: SharedRun, name: str, path: Path, begun: int, recorded: RecordedFile | None) -> None:
+        self.name = name
+        self._shared, self._path, self._begun, self._recorded = shared, path, begun, recorded
+        self._digest = hashlib.sha256()
+        if recorded is not None:
+            for data in _blocks(path, 0, recorded.bytes):
+                self._digest.update(data)
+
+    def ship(self) -> RecordedFile | None:
+        """Ship the whole lines that were added. Return the record of the file, or None if there is no file yet."""
+        done = self._recorded.bytes if self._recorded is not None else 0
+        size = _whole_lines(self._path, self._begun + done) - self._begun
+        if size == done:
+            return self._recorded
+        digest, first, session = self._digest.copy(), done // PIECE_BYTES, self._shared.session
+        for data in self._read(done, size):
+            digest.update(data)
+        for number in range(first, -(-size // PIECE_BYTES)):
+            stop = min(size, (number + 1) * PIECE_BYTES)
+            piece = b"".join(self._read(number * PIECE_BYTES, stop))
+            self._shared.objects.replace(_piece(session, self.name, number), piece)
+        pieces = self._recorded.pieces if self._recorded is not None else ()
+        if not pieces or pieces[-1][1] != session:
+            pieces = (*pieces, (first, session))
+        self._digest = digest
+        self._recorded = RecordedFile(bytes=size, sha256=digest.hexdigest(), pieces=pieces)
+        return self._recorded
+
+    def _read(self, start: int, stop: int) -> Iterator[bytes]:
+        return _blocks(self._path, self._begun + start, self._begun + stop)
+
+
+def refresh(run: RunDirectory, *, own: bool = False) -> HeadVersion | None:
+    """Bring this machine's copy of a run's files up to date. Return the head, or None if the workspace is a folder or
+    no supervisor has claimed the run yet.
+
+    A machine whose supervisor writes the files has the newest ones, and only `own=True` of that supervisor compares
+    them.
+
+    Raises:
+        IntegrityError: a file in the bucket differs from its digest in the head.
+        StorageError: the bucket is unreachable.
+    """
+    shared = SharedRun.of(run)
+    if shared is None or (not own and atomic.held(run.lock)):
+        return None
+    run.root.mkdir(parents=True, exist_ok=True)
+    with atomic.locked(run.root / "refresh.lock"):
+        config = shared.objects.get(CONFIG)
+        if config is not None and (not run.config.exists() or run.config.read_bytes() != config.data):
+            write_bytes(run.config, config.data)
+        found = shared.read()
+        note = run.root / NOTE
+        if found is None or (not own and note.exists() and note.read_text() == found.tag):
+            return found
+        for name, recorded in found.head.files.items():
+            _fetch(shared.objects, run.root, name, recorded)
+        if "result.json" not in found.head.files and _session_here(run) != found.head.session:
+            run.result.unlink(missing_ok=True)  # of an earlier session
+        write_bytes(note, found.tag.encode())
+    return found
+
+
+def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
+    """Claim a run for a supervisor that has the lock of its folder, and bring the folder up to date. Return None if the
+    workspace is a folder.
+
+    Raises:
+        LaunchError: another supervisor has claimed the run, and is alive; or the run needs a common file system.
+        IntegrityError, StorageError: the run's files cannot be fetched.
+    """
+    run = config.directory
+    shared = SharedRun.of(run, session)
+    if shared is None:
+        return None
+    if config.launch.nodes > 1 and (config.trainer is not None or config.checkpoints.upload is not None):
+        asked = "trainer" if config.trainer is not None else "checkpoints.upload"
+        raise LaunchError(
+            f"training.{asked} needs a file system that all nodes share",
+            found=f"{config.launch.nodes} nodes and the workspace {shared.objects.uri.partition('/runs/')[0]}",
+            remedy=f"use a workspace in a shared folder, one node, or no training.{asked}",
+        )
+    head = shared.claim(float(os.environ.get(LEASE, LEASE_S)))
+    refresh(run, own=True)
+    write_bytes(run.root / SESSION_NOTE, session.encode())
+    return shared, head
+
+
+def _session_here(run: RunDirectory) -> str:
+    """Return the session of the last supervisor that claimed the run on this machine, or an empty text."""
+    with contextlib.suppress(FileNotFoundError):
+        return (run.root / SESSION_NOTE).read_text()
+    return ""
+
+
+def refresh_all(workspace: Workspace) -> None:
+    """Bring this machine's copies of all runs of a shared workspace up to date."""
+    if workspace.uri:
+        for name in S3Objects(f"{workspace.uri}/runs").folders():
+            if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+                refresh(RunDirectory(workspace.runs / name))
+
+
+def write_config(run: RunDirectory) -> None:
+    """Write the configuration on this machine into the bucket, for the machines of the job.
+
+    Raises:
+        LaunchError: another machine has written another configuration at the same time.
+    """
+    shared = SharedRun.of(run)
+    if shared is None:
+        return
+    data, found = run.config.read_bytes(), shared.objects.get(CONFIG)
+    if not shared.objects.put(CONFIG, data, found.tag if found else None):
+        raise LaunchError(
+            f"another machine has written the configuration of run {run.root.name} meanwhile",
+            remedy="run the same command again",
+        )
+
+
+def fetch_config(place: str) -> Path:
+    """Return the path of a configuration on this machine: `place` itself, or a copy of `s3://…/runs/RUN/config.json`.
+
+    Raises:
+        MissingError: there is no such object.
+    """
+    if "://" not in place:
+        return Path(place)
+    uri, runs, run_id = place.removesuffix(f"/{CONFIG}").rsplit("/", 2)
+    if runs != "runs":
+        raise MissingError(f"{place} is not the configuration of a run", expected="s3://…/runs/RUN/config.json")
+    run = RunDirectory(Workspace(folder_of(uri)).ensure().runs / run_id)
+    refresh(run)
+    if not run.config.exists():
+        raise MissingError(f"no run configuration {place}", remedy="submit the run again to write the file")
+    return run.config
+
+
+def _fetch(objects: S3Objects, root: Path, name: str, recorded: RecordedFile) -> None:
+    """Bring one file up to date, and compare it with its digest."""
+    path, small = root / name, not recorded.pieces
+    if _NAME.fullmatch(name) is None or (name == EVENTS or name.startswith("logs/")) == small:
+        raise IntegrityError(f"the record of run {root.name} lists a file that no run has", found=name)
+    here = _digest_of(path, recorded.bytes)
+    if here == recorded.sha256 and (not small or path.stat().st_size == recorded.bytes):
+        return  # the same; or this machine has lines that were not shipped yet
+    if small:
+        found = objects.get(_content(recorded))
+        data = found.data if found else b""
+        _require(objects, name, data, recorded)
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(path, data)
+        return
+    path.parent.mkdir(exist_ok=True)
+    start = path.stat().st_size if path.exists() else 0
+    if start <= recorded.bytes:
+        known = hashlib.sha256()
+        for block in _blocks(path, 0, start):
+            known.update(block)
+        added = _read_pieces(objects, name, recorded, start)
+        known.update(added)
+        if known.hexdigest() == recorded.sha256:
+            with path.open("ab") as stream:
+                stream.write(added)
+            return
+    data = _read_pieces(objects, name, recorded, 0)
+    _require(objects, name, data, recorded)
+    _move_aside(path)
+    write_bytes(path, data)
+
+
+def _read_pieces(objects: S3Objects, name: str, recorded: RecordedFile, start: int) -> bytes:
+    """Return the bytes of a growing file from `start` on."""
+    found = []
+    for number in range(start // PIECE_BYTES, -(-recorded.bytes // PIECE_BYTES)):
+        writer = next(session for first, session in reversed(recorded.pieces) if first <= number)
+        piece = objects.get(_piece(writer, name, number))
+        stop = min(PIECE_BYTES, recorded.bytes - number * PIECE_BYTES)  # its writer may have more meanwhile
+        found.append((piece.data if piece else b"")[max(0, start - number * PIECE_BYTES) : stop])
+    return b"".join(found)
+
+
+def _require(objects: S3Objects, name: str, data: bytes, recorded: RecordedFile) -> None:
+    found = hashlib.sha256(data).hexdigest()
+    if found != recorded.sha256:
+        raise IntegrityError(
+            f"{objects.where(name)} differs from the record of the run",
+            found=f"{len(data)} bytes, {found}",
+            expected=f"{recorded.bytes} bytes, {recorded.sha256}",
+            remedy="restore the object from a version of the bucket; a live job replaces it by itself",
+        )
+
+
+def _move_aside(path: Path) -> None:
+    """Keep lines that were never shipped before another machine continued the run."""
+    if path.exists():
+        number = 1 + sum(1 for _ in path.parent.glob(f"{path.name}.unshipped-*"))
+        path.rename(path.with_name(f"{path.name}.unshipped-{number}"))
+
+
+def _whole_lines(path: Path, start: int) -> int:
+    """Return the position after the last whole line of a file, at least `start`."""
+    end = at = start
+    for data in _blocks(path, start, None):
+        last = data.rfind(b"\n")
+        end = at + last + 1 if last >= 0 else end
+        at += len(data)
+    return end
+
+
+def _digest_of(path: Path, size: int) -> str:
+    """Return the digest of the first `size` bytes of a file; empty if it has fewer bytes, or does not exist."""
+    digest, found = hashlib.sha256(), 0
+    for data in _blocks(path, 0, size):
+        digest.update(data)
+        found += len(data)
+    return digest.hexdigest() if found == size and path.exists() else ""
+
+
+def _blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
+    try:
+        with atomic.opened(path) as stream:
+            stream.seek(start)
+            left = float("inf") if stop is None else stop - start
+            while left > 0 and (data := stream.read(int(min(left, PIECE_BYTES)))):
+                left -= len(data)
+                yield data
+    except FileNotFoundError:
+        return
+
+
+def _is_local(root: Path) -> bool:
+    """Return True if the handle in a run's folder names a process of this machine, which others cannot look up."""
+    handle = read_handle(root)
+    return handle is None or handle.launcher == "local"
+
+
+def _content(recorded: RecordedFile) -> str:
+    return f"files/{recorded.sha256}"
+
+
+def _piece(session: str, name: str, number: int) -> str:
+    return f"pieces/{session}/{name}/{number:06d}"
