@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,3 +78,28 @@ def test_a_run_in_a_bucket_equals_the_run_on_one_disk(
     assert losses(there.config) == losses(here.config) == losses(uninterrupted)
     assert there.run.result.read_bytes() == here.run.result.read_bytes()
     assert state(here.config) == state(uninterrupted)
+
+
+@pytest.mark.exhaustive
+def test_another_machine_continues_a_lost_machines_run(
+    bucket: Bucket, make: Make, tmp_path: Path, uninterrupted: RunConfig, job_environment: Callable[..., dict[str, str]]
+) -> None:
+    """The first machine is lost after step 7: the claim expires, and the second has only what is in the bucket."""
+    uri = bucket.uri("lost")
+    here, there = (Machine(tmp_path / name, uri, make) for name in ("here", "there"))
+    here.submit()
+    first = here.start(job_environment)
+    while len(timeline(here.run.events).steps) < 7:
+        assert first.poll() is None, here.run.log.read_text()
+        time.sleep(0.1)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert there.start(job_environment, PLINTH_LEASE_S="3").wait() == 0, there.run.log.read_text()
+    story = timeline(there.run.events)
+    assert losses(there.config) == losses(uninterrupted)
+    assert state(there.config) == state(uninterrupted)
+    assert story.diverged == []
+    assert [event["source"] for event in story.of("downloaded")] == [f"{uri}/runs/{there.config.run_id}"]
+    shipping.refresh(here.run)
+    assert losses(here.config) == losses(uninterrupted)
+    assert [path.name for path in here.run.root.glob("*.unshipped-*")] in ([], ["events.jsonl.unshipped-1"])
