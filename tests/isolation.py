@@ -49,7 +49,7 @@ LIBRARY_VARIABLES = (
     "PYTORCH_NVML_BASED_CUDA_CHECK",
 )
 #: Threads and processes that a library or Plinth starts once and keeps for the next use, until the process ends.
-KEPT_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor", "plinth-heartbeat", "plinth-time-exchange")
+KEPT_THREADS = ("fsspecIO", "asyncio_", "tqdm_monitor", "plinth-time-exchange")
 KEPT_PROCESSES = re.compile(
     r"multiprocessing\.(resource_tracker|forkserver)|plinth\.evaluation\.engine |worker_process --owned \d+ \d+ [\d.]+ "
     r"|assets\.framework\.data_docs|^ray::|/ray/"  # agents of a node end with it; killed, they take the node with them

@@ -36,6 +36,7 @@ Around the steps:
     attempts        signed attestations of code and machines, one per start of the ranks
     supervise/   start the ranks on one or several nodes, watch them, restart them within limits
     recovery/    copies of the state in memory; ranks that outlive a lost rank
+    peers, wire  connections of nodes and ranks to node 0's supervisor; authenticated messages over TCP
     checkpoint/  commit, verify, select, resume on any layout, upload; writer is the process that writes
     guard/       detect and confirm loss spikes and divergence; skip batches or roll back
     stopping     rules that end a run: budgets, plateau, regression, reuse

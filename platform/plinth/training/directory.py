@@ -19,6 +19,7 @@ class RunDirectory:
     forecast.json   the planner's prediction of a step, before the first job
     measured.json   measurements of the ended run, used by later plans
     lock            locked by the supervisor and its ranks while any of them is alive
+    rendezvous.json address of node 0 and secret of its job, for the other nodes
     job.log         standard output and error of supervisor and ranks
     events.jsonl    the timeline
     result.json     how the job ended, written last
@@ -45,6 +46,7 @@ class RunDirectory:
         self.forecast = self.root / "forecast.json"
         self.measured = self.root / "measured.json"
         self.lock = self.root / "lock"
+        self.rendezvous = self.root / "rendezvous.json"
         self.log = self.root / "job.log"
         self.events = self.root / "events.jsonl"
         self.result = self.root / "result.json"

@@ -39,9 +39,6 @@ from plinth_registry.mlflow import connection
 from plinth_registry.mlflow.server import ensure_server, stop_server
 from plinth_registry.registration import ensure_run
 
-#: Seconds without a heartbeat after which the rehearsal's nodes are lost.
-LEASE_S = 8.0
-
 #: Clock jumps in seconds; the last one passes the expiry of the root of trust, which is valid for a year.
 JUMPS_S = (-86_400.0, -3_600.0, -30.0, 30.0, 3_600.0, 86_400.0, 400 * 86_400.0)
 EXPIRES_S = 365 * 86_400.0
@@ -115,7 +112,7 @@ def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
 
 def _node(config: RunConfig, number: int, environment: dict[str, str]) -> WarmJob:
     place = {"PLINTH_NODE": f"{number}", "PLINTH_NODES": "2", "PLINTH_ADDRESS": "127.0.0.1"}
-    return WarmJob(config, **environment, **place, PLINTH_LEASE_S=f"{LEASE_S}")
+    return WarmJob(config, **environment, **place)
 
 
 def _until(holds: Callable[[], object]) -> None:
@@ -191,11 +188,11 @@ PREEMPTION: Final = GameDay(
 
 LOST_NODE: Final = GameDay(
     name="lost-node",
-    hypothesis="A lost node is detected by missing heartbeats, the job exits so that the scheduler restarts it, and "
+    hypothesis="A lost node is detected by its connection, the job exits so that the scheduler restarts it, and "
     "the run reaches the end state of an undisturbed run.",
     fault="SIGKILL to the supervisor and all ranks of one of two nodes.",
     blast_radius=OWN,
-    protection="heartbeats with a lease; a lost node ends the attempt but not the run",
+    protection="connections with heartbeats; a lost node ends the attempt but not the run",
     abort_s=900.0,
     prepare=two_nodes,
     play=lost_node,

@@ -135,7 +135,7 @@ class _ForkedRank:
         return self._status
 
 
-def _fork_rank(command: list[str], environment: dict[str, str], lock_fd: int) -> _ForkedRank:
+def _fork_rank(command: list[str], environment: dict[str, str], locks: tuple[int, ...]) -> _ForkedRank:
     """Run `python -m plinth.training` in a fork of this supervisor."""
     child = os.fork()
     if child:

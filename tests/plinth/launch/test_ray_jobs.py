@@ -147,7 +147,6 @@ def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_p
         written = [path for path in sorted(run.root.rglob("*.log")) if path.is_file()]
         error.add_note("\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in written))
         raise
-    assert json.loads((run.root / "nodes" / "report-0001.json").read_bytes())["codes"] == [None]  # a rank is there
     job.cancel(ctx, config)
     with pytest.raises(TrainingError, match="stopped at step"):
         job.follow(ctx, config)

@@ -1,6 +1,5 @@
 """Recovery in seconds: copies of each rank's state in the memory of two nodes, and ranks that outlive a lost rank.
 
-    wire         authenticated messages over TCP
     keeper       process of a node that stores copies in memory and outlives its ranks
     copies       on a rank: send copies to the keepers, and restore the state from them
     orders       records that supervisors and ranks exchange

@@ -16,21 +16,18 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 from torch.distributed import DistError
 
 from plinth.training.config import RunConfig
 from plinth.training.engine.ranks import Rank
-from plinth.training.recovery import wire
-from plinth.training.recovery.orders import JoinOrder, RecoveryLink
-
-#: Seconds between two heartbeats.
-BEAT_S = 1.0
+from plinth.training.peers import BEAT_S, PeerLink
+from plinth.training.recovery.orders import JoinOrder, RankPhase, RankState, RecoveryLink
+from plinth.training.wire import Message
 
 #: Seconds between two attempts to interrupt the collectives of a rank.
 CUT_S = 0.2
@@ -40,21 +37,19 @@ NAMED_WITHIN_S = 25.0
 
 _Result = TypeVar("_Result")
 
-RankPhase = Literal["starting", "running", "halted", "done"]
-
 
 class Agent:
     """Agent of one rank. Its thread runs until the process ends."""
 
     def __init__(self, link: RecoveryLink, rank: int, *, in_process: bool) -> None:
         """Start the thread. `in_process` is True if this rank can form new process groups."""
-        self._link, self._rank, self._in_process = link, rank, in_process
+        self._link = link
         self._phase: RankPhase = "starting"
         self._changed = threading.Condition()
         self._halted = self._joined = link.first.epoch  # epoch of the last halt, and of the groups
         self._order: JoinOrder | None = link.first if link.first.epoch == 0 else None
         self.sockets = GroupSockets()
-        self._connection: Connection | None = None
+        self._hub = PeerLink(rank, self._state, self._take, self._pause_s, in_process=in_process)
         threading.Thread(target=self._follow, name="plinth-recovery", daemon=True).start()
 
     @property
@@ -98,38 +93,29 @@ class Agent:
     def _report(self, phase: RankPhase) -> None:
         with self._changed:
             self._phase = phase
-        self._beat()
+        self._hub.report()
 
-    def _beat(self) -> None:
-        connection = self._connection
-        if connection is not None:
-            with self._changed, suppress(*wire.FAILURES):
-                wire.send(connection, {"phase": self._phase, "epoch": self._halted})
+    def _state(self) -> Message:
+        with self._changed:
+            return RankState(phase=self._phase, epoch=self._halted).model_dump()
 
     def _follow(self) -> None:
         """Stay connected to the hub. If the supervisor has ended, the kernel ends this process too."""
         while True:
-            with suppress(*wire.FAILURES), wire.connect(self._link.hub, self.secret) as connection:
-                wire.send(connection, {"rank": self._rank, "pid": os.getpid(), "in_process": self._in_process})
-                self._connection = connection
-                self._beat()
-                while True:
-                    arrived = connection.poll(CUT_S if self._must_leave else BEAT_S)
-                    if arrived:
-                        self._take(wire.receive(connection))
-                    if self._must_leave:
-                        self.sockets.cut(connection.fileno())  # again and again: groups may just be forming
-                    if not arrived:
-                        self._beat()
-            self._connection = None
-            time.sleep(CUT_S)
+            self._hub.hold(self._link.hub, self.secret)
+
+    def _pause_s(self, connection: Connection) -> float:
+        """Interrupt the collectives if a loss was named, again and again, because groups may just be forming."""
+        if self._must_leave:
+            self.sockets.cut(connection.fileno())
+        return CUT_S if self._must_leave else BEAT_S
 
     @property
     def _must_leave(self) -> bool:
         """True if a loss was named and the main thread has not left its process groups yet."""
         return self._halted > self._joined and self._phase != "halted"
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _take(self, message: Message) -> None:
         match message["do"]:
             case "halt":
                 with self._changed:
@@ -138,7 +124,7 @@ class Agent:
                     self._halted = message["epoch"]
                     self._changed.notify_all()
                 if self._phase == "halted":
-                    self._beat()  # it has no groups: it has halted for this loss too
+                    self._hub.report()  # it has no groups: it has halted for this loss too
             case "continue":
                 with self._changed:
                     self._order = JoinOrder.model_validate(message["order"])

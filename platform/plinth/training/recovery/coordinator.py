@@ -15,20 +15,17 @@ a new step are left to the supervisor, which restarts all ranks. Their state com
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from plinth import processes
 from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.selection import rollbacks_of
 from plinth.training.config import RunConfig
-from plinth.training.recovery import keeper, wire
-from plinth.training.recovery.orders import JoinOrder, RecoveryLink
+from plinth.training.peers import Peers
+from plinth.training.recovery import keeper
+from plinth.training.recovery.orders import JoinOrder, RankPhase, RankState, RecoveryLink
 from plinth.training.supervise.nodes import end_standby, keep_standby
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process, describe_exit
 
@@ -39,79 +36,6 @@ _IN_ORDER = (None, 0, EXIT_PREEMPTED)
 TRIES = 2
 
 Stage = Literal["running", "halting", "joining"]
-
-
-@dataclass
-class HeardRank:
-    """State of the newest process of a rank, as node 0 knows it."""
-
-    connection: Connection | None = None
-    pid: int = 0
-    phase: str = "starting"
-    epoch: int = 0
-    in_process: bool = False
-    since: float = field(default_factory=time.monotonic)  # last message, or end of the connection
-
-
-class Hub:
-    """Connections of all ranks to node 0's supervisor."""
-
-    def __init__(self, secret: str, everywhere: bool) -> None:
-        self._lock, self._heard = threading.Lock(), dict[int, HeardRank]()
-        self._said: list[Mapping[str, Any]] = []  # about the last loss, for ranks that connect later
-        self._server = wire.MessageServer(secret, self._handle, everywhere=everywhere)
-        self.port = self._server.port
-
-    def close(self) -> None:
-        """Accept no more connections."""
-        self._server.close()
-
-    def heard(self, rank: int) -> HeardRank | None:
-        """Return what is known about a rank, or None if it has not connected yet."""
-        return self._heard.get(rank)
-
-    def forget(self, rank: int) -> None:
-        """Ignore the current process of a rank, because another one replaces it."""
-        self._heard.pop(rank, None)
-
-    def reset(self) -> None:
-        """Forget all ranks and messages, because an attempt starts."""
-        with self._lock:
-            self._heard, self._said = {}, []
-
-    def halt(self, epoch: int) -> None:
-        """Tell all ranks to leave their process groups."""
-        self._said = []
-        self._tell({"do": "halt", "epoch": epoch})
-
-    def go_on(self, order: JoinOrder) -> None:
-        """Tell all ranks to join new process groups."""
-        self._tell({"do": "continue", "order": order.model_dump()})
-
-    def _tell(self, message: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._said.append(message)
-            for known in self._heard.values():
-                if known.connection is not None:
-                    with suppress(*wire.FAILURES):
-                        wire.send(known.connection, message)
-
-    def _handle(self, connection: Connection) -> None:
-        hello = wire.receive(connection)
-        known = HeardRank(connection, hello["pid"], in_process=hello["in_process"])
-        before = self._heard.get(hello["rank"])
-        if before is not None and before.pid == known.pid:  # connected again
-            known.phase, known.epoch = before.phase, before.epoch
-        with self._lock:
-            self._heard[hello["rank"]] = known
-            for message in self._said:
-                wire.send(connection, message)
-        try:
-            while True:
-                said = wire.receive(connection)
-                known.phase, known.epoch, known.since = said["phase"], said["epoch"], time.monotonic()
-        finally:
-            known.connection, known.since = None, time.monotonic()
 
 
 class RecoveryCoordinator:
@@ -136,7 +60,7 @@ class RecoveryCoordinator:
     ) -> None:
         self._config, self._secret, self._host = config, secret, host or "127.0.0.1"
         self._replace, self._record, self._highest = replace, record, highest
-        self._hub = Hub(secret, everywhere=bool(host))
+        self._hub = Peers(secret, RankState(), everywhere=bool(host))
         self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby()
         self._keepers: tuple[str, ...] = ()
         self._stage: Stage = "running"
@@ -190,23 +114,22 @@ class RecoveryCoordinator:
     def _lost(self, ranks: list[Process]) -> dict[int, str]:
         """Return the ranks that are lost now, with the reasons. Nothing counts before all ranks have started."""
         found: dict[int, str] = {}
-        now, limits = time.monotonic(), self._config.recovery
+        limits = self._config.recovery
         for rank, process in enumerate(ranks):
-            code, known = process.poll(), self._hub.heard(rank)
+            code, known = process.poll(), self._hub.known(rank)
             if code not in _IN_ORDER:
                 found[rank] = describe_exit(rank, code)
-            elif code is None and known is not None and known.phase != "done":
-                if known.connection is None and now - known.since > limits.closed_s:
-                    found[rank] = f"rank {rank} has no connection"
-                elif now - known.since > limits.silent_s:
-                    found[rank] = f"rank {rank} sends no heartbeat"
+            elif code is None and known is not None and known.state.phase != "done":
+                silence = known.silence(limits.closed_s, limits.silent_s)
+                if silence:
+                    found[rank] = f"rank {rank} {silence}"
         return found
 
     def _can_recover(self, ranks: list[Process]) -> bool:
         """Return True if the ranks can continue without a restart of all."""
-        known = [self._hub.heard(rank) for rank in range(self._config.ranks)]
+        known = [self._hub.known(rank) for rank in range(self._config.ranks)]
         started = self._stage != "running" or self._all("running")
-        capable = all(one.in_process for one in known if one is not None)
+        capable = all(one.hello["in_process"] for one in known if one is not None)
         named = any(process.poll() in range(2, 9) for process in ranks)
         return started and capable and not named and self._fruitless < self._config.supervision.max_restarts
 
@@ -220,7 +143,7 @@ class RecoveryCoordinator:
         self._reasons += lost.values()
         for rank in lost:
             self._hub.forget(rank)
-        self._hub.halt(self._epoch)
+        self._hub.tell({"do": "halt", "epoch": self._epoch})
         self._replace(sorted(lost), self._link(JoinOrder(epoch=self._epoch)))
 
     def _continue(self) -> None:
@@ -232,7 +155,7 @@ class RecoveryCoordinator:
             checkpoint.clean(run)
             order = self._continuation(self._epoch)
         self._record("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
-        self._hub.go_on(self._chosen(order))
+        self._hub.tell({"do": "continue", "order": self._chosen(order).model_dump()}, also=True)
         self._stage = "joining"
 
     def _continuation(self, epoch: int) -> JoinOrder:
@@ -267,9 +190,10 @@ class RecoveryCoordinator:
     def _link(self, first: JoinOrder) -> RecoveryLink:
         return RecoveryLink(hub=f"{self._host}:{self._hub.port}", secret=self._secret, first=first)
 
-    def _all(self, phase: str) -> bool:
-        known = [self._hub.heard(rank) for rank in range(self._config.ranks)]
-        return all(one is not None and (one.phase, one.epoch) == (phase, self._epoch) for one in known)
+    def _all(self, phase: RankPhase) -> bool:
+        wanted = RankState(phase=phase, epoch=self._epoch)
+        known = [self._hub.known(rank) for rank in range(self._config.ranks)]
+        return all(one is not None and one.state == wanted for one in known)
 
     def _give_up(self, ranks: list[Process]) -> None:
         """Leave the loss to the supervisor: end the ranks that wait for an order."""

@@ -22,12 +22,12 @@ import torch.distributed as dist
 
 from plinth.errors import CheckpointError, PlinthError
 from plinth.storage import tensor_file
+from plinth.training import wire
 from plinth.training.checkpoint import rank_part, snapshot, universal
 from plinth.training.checkpoint.rank_part import TensorsFile, digest_of_lines
 from plinth.training.checkpoint.sharded_state import Captured, metadata_of
 from plinth.training.checkpoint.staging import Arena, BackgroundCopy, StagingLayout, line_of
 from plinth.training.engine.engine import TrainingEngine
-from plinth.training.recovery import wire
 from plinth.training.recovery.keeper import CopyName
 from plinth.training.recovery.orders import JoinOrder, own_keepers
 from plinth.training.telemetry.timeline import Pulse, RankFailure

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from plinth import processes
 from plinth.errors import LaunchError
 from plinth.records import Frozen
-from plinth.training.recovery import wire
+from plinth.training import wire
 from plinth.training.supervise.rank_watch import SUPERVISOR, die_with_supervisor
 
 #: Number of complete copies of each rank.

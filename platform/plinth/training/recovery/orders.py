@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Literal
 
 from plinth.records import Frozen
 
 #: Environment variable of a rank with its `RecoveryLink`.
 VARIABLE = "PLINTH_RECOVERY"
+
+
+RankPhase = Literal["starting", "running", "halted", "done"]
+
+
+class RankState(Frozen):
+    """Phase of a rank, and the number of losses of this attempt of which it knows."""
+
+    phase: RankPhase = "starting"
+    epoch: int = 0
 
 
 class JoinOrder(Frozen):

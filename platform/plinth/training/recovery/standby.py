@@ -28,7 +28,7 @@ class StandbyStarter:
     def __init__(self) -> None:
         self._waiting: subprocess.Popen[bytes] | None = None
 
-    def __call__(self, command: list[str], environment: dict[str, str], lock_fd: int) -> Process:
+    def __call__(self, command: list[str], environment: dict[str, str], locks: tuple[int, ...]) -> Process:
         """Start a rank. A rank that replaces a lost one is the waiting process, if that is alive."""
         link, waiting = RecoveryLink.of(environment), self._waiting
         replaces = link is not None and link.first.epoch > 0
@@ -37,9 +37,9 @@ class StandbyStarter:
         if replaces and waiting is not None and self._told(waiting, command[4:], environment):
             process: Process = waiting
         else:
-            process = self._start(command, environment, lock_fd, subprocess.DEVNULL)
+            process = self._start(command, environment, locks, subprocess.DEVNULL)
         if self._waiting is None and link is not None:
-            self._waiting = self._start([*command, OPTION], environment, lock_fd, subprocess.PIPE)
+            self._waiting = self._start([*command, OPTION], environment, locks, subprocess.PIPE)
         return process
 
     def close(self) -> None:
@@ -63,8 +63,10 @@ class StandbyStarter:
         return waiting.poll() is None
 
     @staticmethod
-    def _start(command: list[str], environment: Mapping[str, str], lock_fd: int, stdin: int) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = processes.start(command, own=environment, stdin=stdin, pass_fds=(lock_fd,))
+    def _start(
+        command: list[str], environment: Mapping[str, str], locks: tuple[int, ...], stdin: int
+    ) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = processes.start(command, own=environment, stdin=stdin, pass_fds=locks)
         return process
 
 

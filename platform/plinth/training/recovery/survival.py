@@ -12,12 +12,12 @@ import gc
 import os
 from functools import cache, partial
 
+from plinth.training import wire
 from plinth.training.config import RunConfig
 from plinth.training.data import batches_of
 from plinth.training.engine import ranks
 from plinth.training.engine.ranks import Rank
 from plinth.training.loop import Interrupt, TrainingRun
-from plinth.training.recovery import wire
 from plinth.training.recovery.agent import Agent
 from plinth.training.recovery.copies import Copier
 

@@ -1,4 +1,8 @@
-"""Roles of several nodes, and the round of checks before their ranks start."""
+"""Roles of several nodes, and the round of checks before their ranks start.
+
+Node 0 gives orders and reads the reports of remote ranks like those of local ones. The supervisor of any other node
+starts, signals and ends its ranks on orders of node 0.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import secrets
 import signal
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -17,34 +22,26 @@ from plinth.training.attempts import HostFacts, this_host
 from plinth.training.checkpoint import writer
 from plinth.training.checkpoint.upload import fetch_command
 from plinth.training.config import RunConfig
-from plinth.training.recovery import wire
+from plinth.training.peers import AGAIN_S, Peer, PeerLink, Peers
 from plinth.training.recovery.keeper import KeeperProcess
 from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.supervise.host_checks import HostCheck, HostReport, of_this_node, with_clocks
 from plinth.training.supervise.host_checks import this_host as check_this_host
 from plinth.training.supervise.nodes import (
-    Heartbeat,
-    HeartbeatReader,
-    NodeFiles,
+    LEAVES_AT,
+    CheckProcess,
     NodeOrder,
     NodePlace,
     NodeReport,
     end_standby,
     keep_standby,
     on_stop,
-    read,
-    start_checks,
     start_rank,
-    write,
 )
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process, end_process
-from plinth.training.supervise.result import hold
+from plinth.training.supervise.rendezvous import RendezvousRecord, rendezvous_of
 from plinth.training.telemetry.timeline import Timeline
-
-# Roles of several nodes: node 0 gives orders and reads the reports of remote ranks like those of local ones; the
-# supervisor of any other node starts, signals and ends its ranks on orders of node 0.
-
-# Node 0 gives orders and reads the reports of remote ranks like those of local ones.
+from plinth.training.wire import Message, own_host
 
 #: Seconds that an attempt waits for the machine facts of other nodes; none of them trains until it starts.
 HOSTS_S = 15.0
@@ -54,57 +51,42 @@ class Leader:
     """Role of node 0, which gives orders to the other nodes and reads their reports."""
 
     def __init__(self, config: RunConfig, place: NodePlace) -> None:
-        self._config, self._place, self._files = config, place, NodeFiles(config.directory)
-        self._order = NodeOrder(id="", session=uuid.uuid4().hex, secret=secrets.token_hex(32))
+        self._config, self._place = config, place
+        self.secret = secrets.token_hex(32)  # of this job; the other nodes get it by the rendezvous
+        self._order = NodeOrder()
+        self._nodes: list[RemoteNode] = []
         if place.nodes > 1:
-            self._publish(id=self._order.session)
-            self._beat = Heartbeat(self._files.beat(0), self._order.session)
-            self._nodes = [RemoteNode(self, self._files, node, self._silence_limit_s) for node in range(1, place.nodes)]
+            self._peers = Peers(self.secret, NodeReport(), everywhere=True)
+            self._publish(id=uuid.uuid4().hex)
+            self._nodes = [RemoteNode(self, node) for node in range(1, place.nodes)]
+            where = f"{place.address}:{self._peers.port}"
+            record = RendezvousRecord(session=uuid.uuid4().hex, address=where, secret=self.secret)
+            rendezvous_of(config.directory).publish(record)
 
     def start(
         self, port: int, attempt: int, audit: bool, resume: int = 0, recovery: RecoveryLink | None = None
     ) -> list[RemoteRank]:
         """Order the other nodes to start their ranks for a new attempt. Return these ranks."""
-        if self._place.nodes == 1:
-            return []
-        self._publish(
-            id=uuid.uuid4().hex,
+        self._order_all(
             attempt=attempt,
             audit=audit,
             resume=resume,
             address=self._place.address,
             port=port,
-            signals=(),
-            fetch=None,
-            check=0,
             recovery=recovery,
-            replaced=(),
         )
-        for node in self._nodes:
-            node.follow(self._order.id)
         count = self._config.launch.ranks_per_node
         return [RemoteRank(node, index) for node in self._nodes for index in range(count)]
 
     def replace(self, ranks: Sequence[int], recovery: RecoveryLink) -> None:
         """Order the other nodes to start some of their ranks again, while the others continue."""
-        if self._away:
+        if self._nodes:
             self._publish(replaced=tuple(ranks), recovery=recovery)
-
-    @property
-    def secret(self) -> str:
-        """Secret of this job. The nodes get it in their orders, a file that only this user can read."""
-        return self._order.secret
 
     def keepers(self) -> list[str]:
         """Wait until every other node has reported the address of its copies, and return them in order; empty for a
         node that has not reported in time."""
-        until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
-        while self._away:
-            found = [node.keeper(self._order.session) for node in self._nodes]
-            if all(found) or time.monotonic() > until:
-                return found
-            time.sleep(POLL_S)
-        return []
+        return [report.keeper for report in self._reports(lambda report: report.keeper)]
 
     @property
     def count(self) -> int:
@@ -113,39 +95,32 @@ class Leader:
 
     def begin(self, step: int) -> None:
         """Order the other nodes to fetch their parts of a checkpoint from the bucket."""
-        if self._away:
-            self._publish(id=uuid.uuid4().hex, fetch=step, check=0, port=0, signals=())
-            for node in self._nodes:
-                node.follow(self._order.id)
+        self._order_all(fetch=step)
 
     def check(self, port: int) -> list[RemoteRank]:
         """Order the other nodes to check themselves and their connection to node 0's port."""
-        self._publish(id=uuid.uuid4().hex, check=port, address=self._place.address, port=0, signals=(), fetch=None)
-        for node in self._nodes:
-            node.follow(self._order.id)
+        self._order_all(check=port, address=self._place.address)
         return [RemoteRank(node, 0) for node in self._nodes]
+
+    def checks(self) -> list[HostReport | None]:
+        """Return the newest result of the checks of each other node; None if it has not started them."""
+        return [node.report.checks for node in self._nodes]
 
     def failed(self) -> list[int]:
         """Wait until each node has fetched its part of the checkpoint or is lost. Return the nodes whose part is
         missing."""
-        nodes = self._nodes if self._away else []
-        codes = {node.node: RemoteRank(node, 0).wait() for node in nodes}
+        codes = {node.number: RemoteRank(node, 0).wait() for node in self._nodes}
         return [number for number, code in codes.items() if code != 0]
 
     def hosts(self) -> tuple[HostFacts, ...]:
         """Return the facts about their machines that the other nodes have reported, in order. Nodes without a report
         are left out."""
-        until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
-        while self._away:
-            found = [node.host(self._order.session) for node in self._nodes]
-            if None not in found or time.monotonic() > until:
-                return tuple(host for host in found if host is not None)
-            time.sleep(POLL_S)
-        return ()
+        reports = self._reports(lambda report: report.host)
+        return tuple(report.host for report in reports if report.host is not None)
 
     def asked_to_stop(self) -> int:
         """Return the stop signal that another node has received, or 0."""
-        return next((node.asked_to_stop for node in self._nodes if node.asked_to_stop), 0) if self._away else 0
+        return next((node.report.asked_to_stop for node in self._nodes if node.report.asked_to_stop), 0)
 
     @property
     def epoch(self) -> int:
@@ -158,81 +133,76 @@ class Leader:
             self._publish(signals=(*self._order.signals, number))
 
     def end(self, status: int) -> None:
-        """Order the other nodes to exit with a status, and wait until each has read the order or is lost."""
-        if not self._away:
-            return
-        self._publish(id=uuid.uuid4().hex, status=status, fetch=None, check=0)
-        for node in self._nodes:
-            node.follow(self._order.id)
-        while not all(node.acknowledged for node in self._nodes):
+        """Order the other nodes to exit with a status, and wait until each follows the order or is lost."""
+        self._order_all(status=status)
+        while not all(node.follows or node.is_lost for node in self._nodes):
             time.sleep(POLL_S)
+        self.close()
 
-    def _silence_limit_s(self, heard: HeartbeatReader) -> float:
-        return self._place.silence_limit_s(self._config, heard)
+    def close(self) -> None:
+        """Accept no more connections."""
+        if self._nodes:
+            self._peers.close()
 
-    @property
-    def _away(self) -> bool:
-        return self._place.nodes > 1
+    def known(self, number: int) -> Peer[NodeReport] | None:
+        """Return what is known about another node, or None if it has not connected yet."""
+        return self._peers.known(number)
+
+    def is_lost(self, node: RemoteNode) -> bool:
+        """Return True if another node is lost."""
+        return self._place.is_lost(self._config, self.known(node.number), node.since)
+
+    def _reports(self, wanted: Callable[[NodeReport], object]) -> list[NodeReport]:
+        """Wait a limited time until every other node has reported a fact. Return the reports in order."""
+        until = time.monotonic() + min(HOSTS_S, self._place.silent_s)
+        while time.monotonic() < until and not all(wanted(node.report) or node.is_lost for node in self._nodes):
+            time.sleep(POLL_S)
+        return [node.report for node in self._nodes]
+
+    def _order_all(self, **fields: Any) -> None:
+        """Give a new order to the other nodes."""
+        self._order = NodeOrder()
+        if self._nodes:
+            self._publish(id=uuid.uuid4().hex, **fields)
+        for node in self._nodes:
+            node.order = self._order.id
 
     def _publish(self, **changes: Any) -> None:
         self._order = self._order.model_copy(update=changes)
-        write(self._files.order, self._order, mode=0o600)  # it has the secret
+        self._peers.tell({"order": self._order.model_dump()})
 
 
 class RemoteNode:
     """Node 0's view of another node."""
 
-    def __init__(
-        self, leader: Leader, files: NodeFiles, node: int, patience: Callable[[HeartbeatReader], float]
-    ) -> None:
-        self._leader, self._path, self._silence_limit_s = leader, files.report(node), patience
-        self._heard, self.node = HeartbeatReader(files.beat(node)), node
-        self.follow("")
-
-    def follow(self, order: str) -> None:
-        """Ignore reports on other orders from now on."""
-        self._order, self._report, self._read_at = order, NodeReport(order=""), 0.0
+    def __init__(self, leader: Leader, number: int) -> None:
+        self._leader, self.number = leader, number
+        self.order, self.since = "", time.monotonic()
 
     @property
-    def acknowledged(self) -> bool:
-        """True if the node has reported on the order, or is lost."""
-        return self._latest().order == self._order or self._lost
+    def report(self) -> NodeReport:
+        """Newest report of the node, which may be on an earlier order."""
+        peer = self._leader.known(self.number)
+        return NodeReport() if peer is None else peer.state
 
     @property
-    def asked_to_stop(self) -> int:
-        """Stop signal that the node has received, or 0."""
-        return self._latest().asked_to_stop
+    def follows(self) -> bool:
+        """True if the node has reported on the current order."""
+        return self.report.order == self.order
+
+    @property
+    def is_lost(self) -> bool:
+        return self._leader.is_lost(self)
 
     def code(self, index: int) -> int | None:
-        """Return the exit status of one of the node's ranks, or None while the rank runs."""
-        report = self._latest()
-        code = report.codes[index] if index < len(report.codes) and report.epoch == self._leader.epoch else None
-        return NODE_LOST if code is None and self._lost else code
+        """Return the exit status of one of the node's processes, or None while it runs."""
+        report = self.report
+        current = report.order == self.order and report.epoch == self._leader.epoch
+        code = report.codes[index] if current and index < len(report.codes) else None
+        return NODE_LOST if code is None and self.is_lost else code
 
     def signal(self, number: int) -> None:
         self._leader.signal(number)
-
-    def host(self, session: str) -> HostFacts | None:
-        """Return the facts about the node's machine, or None if the node does not follow the orders of this session
-        yet."""
-        report = read(self._path, NodeReport)
-        return report.host if report is not None and report.session == session else None
-
-    def keeper(self, session: str) -> str:
-        """Return the address of the node's copies, or an empty text if it has not reported it yet."""
-        report = read(self._path, NodeReport)
-        return report.keeper if report is not None and report.session == session else ""
-
-    @property
-    def _lost(self) -> bool:
-        return self._heard.age_s() > self._silence_limit_s(self._heard)
-
-    def _latest(self) -> NodeReport:
-        now = time.monotonic()
-        if now - self._read_at > POLL_S:
-            self._read_at, found = now, read(self._path, NodeReport)
-            self._report = found if found is not None and found.order == self._order else NodeReport(order="")
-        return self._report
 
 
 class RemoteRank:
@@ -260,17 +230,16 @@ class Follower:
     """Role of a node other than node 0, which supervises its own ranks."""
 
     def __init__(self, config: RunConfig, config_path: Path, place: NodePlace) -> None:
-        self.config, self.place, self.files = config, place, NodeFiles(config.directory)
-        self._path, self._lock_fd = config_path, hold(self.files.lock(place.node))
-        self._beat = Heartbeat(self.files.beat(place.node), f"node-{place.node}")
-        self._leader = HeartbeatReader(self.files.beat(0))
-        self._order, self._signals = NodeOrder(id="", session=""), 0
+        self.config, self.place, self._path = config, place, config_path
+        self._newest = self._order = NodeOrder()
+        self._signals = self._epoch = 0
         self._ranks: list[Process] = []
         self._keeper: KeeperProcess | None = None
         self._standby = keep_standby() if config.recovery.enabled else None
-        self._epoch = 0
-        self._host = this_host()
-        self._asked_to_stop, self._asked_at, self._last_report = 0, 0.0, NodeReport(order="")
+        self._asked_to_stop, self._asked_at = 0, 0.0
+        self._report = NodeReport(host=this_host())
+        self._link, self._since = PeerLink(place.node, lambda: self._report.model_dump(), self._take), time.monotonic()
+        threading.Thread(target=self._connect, name="plinth-node", daemon=True).start()
         on_stop(self._stop)
 
     def follow(self) -> int:
@@ -280,17 +249,16 @@ class Follower:
         """
         try:
             while True:
-                silent_s = self._leader.age_s()
-                order = read(self.files.order, NodeOrder)
-                if order is not None and order.session == self._leader.session:
-                    self._execute(order)
-                    if order.status is not None:
-                        return order.status
-                if silent_s > self.place.silence_limit_s(self.config, self._leader) or self._waited_too_long():
-                    return self._without_leader()
-                self._report()
+                order = self._newest
+                self._execute(order)
+                self._send_report()
+                if order.status is not None:
+                    return order.status
+                if self._without_leader or self._waited_too_long():
+                    return self._exit_status()
                 time.sleep(POLL_S)
         finally:
+            self._link.ended.set()
             self._end_ranks()
             end_standby(self._standby)
             if self._keeper is not None:
@@ -298,7 +266,7 @@ class Follower:
 
     def start(self, order: NodeOrder, rank: int) -> Process:
         """Start one rank of this node."""
-        return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
+        return start_rank(self.config, self._path, self.place, order, rank)
 
     def fetch(self, step: int) -> subprocess.Popen[bytes]:
         """Start the process that fetches this node's part of a checkpoint. Its exit status is reported like a rank's
@@ -311,17 +279,16 @@ class Follower:
         if order.id != self._order.id:
             self._end_ranks()
             self._order, self._signals, self._epoch = order, 0, 0
-            self._keep(order.secret)
+            self._keep()
             if order.check:
-                self._ranks = [start_checks(self._path, self.place, order.address, order.check)]
+                self._ranks = [CheckProcess(self._path, self.place, order.address, order.check)]
             elif order.fetch is not None:
                 self._ranks = [self.fetch(order.fetch)]
             elif order.port:
                 here = self.place.ranks(self.config)
                 for rank in here:
                     writer.end(self.config.directory, rank)  # node 0 no longer waits for it
-                self._ranks = [self.start(order, rank) for rank in here] if order.status is None else []
-            self._report()
+                self._ranks = [self.start(order, rank) for rank in here]
         if order.recovery is not None and order.recovery.first.epoch > self._epoch:
             self._replace(order)
         for number in order.signals[self._signals :]:
@@ -338,34 +305,54 @@ class Follower:
                 self._ranks[index] = self.start(order, rank)
         assert order.recovery is not None
         self._order, self._epoch = order, order.recovery.first.epoch
-        self._report()
 
-    def _keep(self, secret: str) -> None:
+    def _keep(self) -> None:
         """Start the process that stores copies, once the job's secret is known."""
         if self._keeper is None and self.config.recovery.enabled:
-            self._keeper = KeeperProcess(secret, wire.own_host(self.place.address))
+            self._keeper = KeeperProcess(self._secret, own_host(self.place.address))
 
-    def _report(self) -> None:
-        codes = tuple(process.poll() for process in self._ranks)
-        report = NodeReport(
-            order=self._order.id,
-            session=self._order.session,
-            codes=codes,
-            asked_to_stop=self._asked_to_stop,
-            host=self._host,
-            epoch=self._epoch,
-            keeper=self._keeper.address if self._keeper is not None else "",
-        )
-        if report != self._last_report:
-            write(self.files.report(self.place.node), report)
-            self._last_report = report
+    def _send_report(self) -> None:
+        """Report changes at once. The link repeats the newest report each second."""
+        checking = next((one for one in self._ranks if isinstance(one, CheckProcess)), None)
+        changes = {
+            "order": self._order.id,
+            "codes": tuple(process.poll() for process in self._ranks),
+            "asked_to_stop": self._asked_to_stop,
+            "epoch": self._epoch,
+            "keeper": self._keeper.address if self._keeper is not None else "",
+            "checks": checking.report if checking is not None else None,
+        }
+        report = self._report.model_copy(update=changes)
+        if report != self._report:
+            self._report = report
+            self._link.report()
+
+    def _connect(self) -> None:
+        """Stay connected to node 0: to that of the newest record, until it has answered, and then to no other."""
+        rendezvous, record = rendezvous_of(self.config.directory), None
+        while not self._link.ended.is_set():
+            record = record if self._link.met else rendezvous.read()
+            if record is None:
+                time.sleep(AGAIN_S)
+                continue
+            self._secret = record.secret
+            self._link.hold(record.address, record.secret)
+
+    def _take(self, message: Message) -> None:
+        self._newest = NodeOrder.model_validate(message["order"])
+
+    @property
+    def _without_leader(self) -> bool:
+        """True if node 0 is lost, or will soon count this node as lost."""
+        known = self._link if self._link.met else None
+        return self.place.is_lost(self.config, known, self._since, LEAVES_AT)
 
     def _waited_too_long(self) -> bool:
         """Return True if this node has received a stop signal and node 0 has not reacted in time."""
         grace_s = self.config.supervision.grace_s
         return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
 
-    def _without_leader(self) -> int:
+    def _exit_status(self) -> int:
         """Return the exit status of this node after node 0 is lost. The job may have finished before this node
         started."""
         try:
@@ -426,29 +413,21 @@ def checked_hosts(
 def _together(
     config: RunConfig, config_path: Path, place: NodePlace, leader: Leader, stop: Callable[[], bool]
 ) -> list[HostReport]:
-    from plinth.processes import free_port
-
-    files, port = NodeFiles(config.directory), free_port()
-    for node in range(place.nodes):
-        files.host_checks(node).unlink(missing_ok=True)
-    own = start_checks(config_path, place, place.address, port)
-    processes: list[Process] = [own, *leader.check(port)]
+    own = CheckProcess(config_path, place, place.address, port := processes.free_port())
+    running: list[Process] = [own, *leader.check(port)]
     until = time.monotonic() + config.supervision.host_checks.bound_s + SLACK_S
-    while any(process.poll() is None for process in processes) and time.monotonic() < until and not stop():
+    while any(process.poll() is None for process in running) and time.monotonic() < until and not stop():
         time.sleep(POLL_S)
-    if own.poll() is None:
-        own.kill()
-        own.wait()
-    return [_report(files, node) for node in range(place.nodes)]
+    end_process(own)
+    return [completed(node, found) for node, found in enumerate([own.report, *leader.checks()])]
 
 
-def _report(files: NodeFiles, node: int) -> HostReport:
+def completed(node: int, found: HostReport | None) -> HostReport:
     """Return the check report of a node.
 
     If a node has started but reported no check in time, it has failed, because its disk or a GPU hangs. If a node has
     not started, nothing is known about it, not even its name. Its heartbeat shows if it is lost.
     """
-    found = read(files.host_checks(node), HostReport)
     if found is None:
         never = HostCheck(name="report", outcome="undetermined", evidence="the node has not started its checks")
         return HostReport(node=node, host="", checks=(never,))

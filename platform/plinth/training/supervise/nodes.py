@@ -1,14 +1,7 @@
-"""Communication between several nodes with one supervisor each. The first node gives orders; the others execute them.
+"""Records that the supervisors of several nodes exchange, and the start of a node's processes.
 
-The nodes communicate through files in the run's directory, `nodes/`, which all nodes can read:
-
-    order.json       from node 0: placement of the attempt, its signals, its final status
-    report-0001.json from node 1: the order that it follows, and the exit status of its ranks
-    beat-0001        a counter that increases while the node's supervisor is alive
-    host-0001.json   result of the checks of node 1
-    lock-0001        locked by the supervisor of node 1 and its ranks
-
-Orders are valid while the heartbeat of their supervisor increases, so orders of a killed supervisor start nothing.
+Node 0 gives orders; the others execute them, and report. They are connected over TCP (`peers`), and find each other by
+the record of `rendezvous`. A node without a connection to node 0 ends its ranks before node 0 counts it as lost.
 The scheduler sets PLINTH_NODE and PLINTH_NODES, and PLINTH_ADDRESS, the address of node 0.
 
 Does not belong here: the roles of node 0 and of the other nodes (node_roles).
@@ -16,7 +9,6 @@ Does not belong here: the roles of node 0 and of the other nodes (node_roles).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -24,45 +16,43 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from plinth import processes
 from plinth.errors import LaunchError
 from plinth.records import Frozen
-from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.training.attempts import HostFacts
 from plinth.training.config import RunConfig
-from plinth.training.directory import RunDirectory
+from plinth.training.peers import Contact
 from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.recovery.standby import StandbyStarter
 from plinth.training.shared_run.head import SESSION
 from plinth.training.supervise import rank_watch
+from plinth.training.supervise.host_checks import HostReport
 from plinth.training.supervise.rank_watch import Process
 from plinth.trust.dsse import TRAINER
 
-BEAT_S = 1.0
-
-#: Seconds without a heartbeat until a node counts as lost. More than the 60 s for which NFS may show old attributes.
-LEASE_S = 120.0
+#: Share of a time limit after which a node without a connection to node 0 ends its ranks. At the limit, node 0 may give
+#: them to others.
+LEAVES_AT = 0.75
 
 #: Variables of a rank with an external trainer: `config.json`, the attempt, and the step of the checkpoint to load (0:
 #: from the beginning).
 RUN, ATTEMPT, RESUME = "PLINTH_RUN", "PLINTH_ATTEMPT", "PLINTH_RESUME"
 
-_Record = TypeVar("_Record", bound=Frozen)
-
-#: Starts a rank: its command, its environment, and the descriptor of the lock that it inherits.
-RankStarter = Callable[[list[str], dict[str, str], int], Process]
+#: Starts a rank: its command, its environment, and the descriptors of locks that it inherits.
+RankStarter = Callable[[list[str], dict[str, str], tuple[int, ...]], Process]
 
 
 class NodePlace(Frozen):
-    """Number of this node, and the number of nodes in the job."""
+    """Number of this node, the number of nodes in the job, and the seconds until a node is lost: after its connection
+    has ended, and while it is connected and silent."""
 
     node: int = 0
     nodes: int = 1
     address: str = "127.0.0.1"
-    lease_s: float = LEASE_S
+    closed_s: float = 4.0
+    silent_s: float = 14.0
 
     @classmethod
     def of(cls, environment: Mapping[str, str], config: RunConfig) -> NodePlace:
@@ -88,20 +78,24 @@ class NodePlace(Frozen):
         first = (self.node if node is None else node) * count
         return range(first, first + count)
 
-    def silence_limit_s(self, config: RunConfig, heard: HeartbeatReader) -> float:
-        """Return the number of seconds without a heartbeat after which a node is lost.
+    def is_lost(self, config: RunConfig, other: Contact | None, since: float, share: float = 1.0) -> bool:
+        """Return True if another node is lost. The limit is longer before the first message, because the node may still
+        be starting.
 
-        The limit is longer before the first heartbeat, because the node may still be starting.
+        Args:
+            other: contact with the node; None before the first message.
+            since: time (monotonic) since which the node is expected.
+            share: share of the limits of a contact.
         """
-        return self.lease_s if heard.session else max(self.lease_s, config.supervision.hang_s)
+        if other is None:
+            return time.monotonic() - since > max(self.silent_s, config.supervision.hang_s)
+        return bool(other.silence(share * self.closed_s, share * self.silent_s))
 
 
 class NodeOrder(Frozen):
     """An order of node 0. Every attempt has its own `id`. An order with a `status` ends the job with that status."""
 
-    id: str
-    session: str
-    secret: str = ""  # of the recovery; the session is in heartbeats, which others can read
+    id: str = ""
     attempt: int = 0
     audit: bool = False
     resume: int = 0  # step of the verified checkpoint that an external trainer loads
@@ -116,95 +110,21 @@ class NodeOrder(Frozen):
 
 
 class NodeReport(Frozen):
-    """A node's report on an order: the exit status of each of its ranks, a signal that the node itself received, and
-    the facts about its machine. `session` is the session of the order, `epoch` the last loss after which it has started
-    its ranks, and `keeper` the address of its copies."""
+    """State of a node: the order that it follows, the exit status of each of its processes, a signal that the node
+    itself received, and the facts about its machine. `epoch` is the last loss after which it has started its ranks,
+    `keeper` the address of its copies, and `checks` the newest result of its checks."""
 
-    order: str
-    session: str = ""
+    order: str = ""
     codes: tuple[int | None, ...] = ()
     asked_to_stop: int = 0
     host: HostFacts | None = None
     epoch: int = 0
     keeper: str = ""
-
-
-class NodeFiles:
-    """Paths of the files in `nodes/`."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self.root = run.root / "nodes"
-        self.order = self.root / "order.json"
-
-    def report(self, node: int) -> Path:
-        return self.root / f"report-{node:04d}.json"
-
-    def beat(self, node: int) -> Path:
-        return self.root / f"beat-{node:04d}"
-
-    def host_checks(self, node: int) -> Path:
-        return self.root / f"host-{node:04d}.json"
-
-    def lock(self, node: int) -> Path:
-        return self.root / f"lock-{node:04d}"
-
-
-def read(path: Path, record: type[_Record]) -> _Record | None:
-    """Return the record in a JSON file, or None if the file does not exist."""
-    with contextlib.suppress(FileNotFoundError):
-        return record.model_validate_json(path.read_bytes())
-    return None
-
-
-def write(path: Path, record: Frozen, *, mode: int | None = None) -> None:
-    """Write a record to a file atomically, so that a reader sees either the old record or the new record."""
-    write_bytes(path, record.model_dump_json().encode(), mode=mode)
-
-
-class Heartbeat:
-    """Thread that increases a number in a file while this process is alive."""
-
-    def __init__(self, path: Path, session: str) -> None:
-        self._path, self._session = path, session
-        path.parent.mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=self._beat, name="plinth-heartbeat", daemon=True).start()
-
-    def _beat(self) -> None:
-        count = 0
-        while True:
-            count += 1
-            with contextlib.suppress(OSError):  # others report a full disk
-                self._path.write_text(f"{self._session} {count}")
-            time.sleep(BEAT_S)
-
-
-class HeartbeatReader:
-    """Reader of another node's heartbeat: its session, and the seconds since the heartbeat last increased.
-
-    The file is opened for each read, as NFS requires.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._changed, self._read_at = path, time.monotonic(), 0.0
-        self._seen = self._read()
-        self.session = ""  # session of the newest heartbeat since creation
-
-    def age_s(self) -> float:
-        now = time.monotonic()
-        if now - self._read_at > BEAT_S / 2:
-            self._read_at, found = now, self._read()
-            if found and found != self._seen:
-                self._seen, self._changed, self.session = found, now, found.partition(" ")[0]
-        return now - self._changed
-
-    def _read(self) -> str:
-        with contextlib.suppress(OSError):
-            return self._path.read_text()
-        return ""
+    checks: HostReport | None = None
 
 
 def start_rank(
-    config: RunConfig, config_path: Path, place: NodePlace, order: NodeOrder, rank: int, lock_fd: int
+    config: RunConfig, config_path: Path, place: NodePlace, order: NodeOrder, rank: int, locks: tuple[int, ...] = ()
 ) -> Process:
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
     if config.trainer is not None and not order.audit:
@@ -215,9 +135,9 @@ def start_rank(
             ATTEMPT: str(order.attempt),
             RESUME: str(order.resume),
         }
-        return _interpreter(list(config.trainer.command), own, lock_fd)
+        return _interpreter(list(config.trainer.command), own, locks)
     command = processes.python("plinth.training", str(config_path), "--attempt", str(order.attempt))
-    return _STARTER[-1](command + ["--audit"] * order.audit, rank_environment(config, place, order, rank), lock_fd)
+    return _STARTER[-1](command + ["--audit"] * order.audit, rank_environment(config, place, order, rank), locks)
 
 
 def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank: int) -> dict[str, str]:
@@ -243,9 +163,9 @@ def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank
     return processes.environment(own=given)
 
 
-def _interpreter(command: list[str], environment: dict[str, str], lock_fd: int) -> Process:
+def _interpreter(command: list[str], environment: dict[str, str], locks: tuple[int, ...]) -> Process:
     process: subprocess.Popen[bytes] = processes.start(
-        command, own=environment, stdin=subprocess.DEVNULL, pass_fds=(lock_fd,)
+        command, own=environment, stdin=subprocess.DEVNULL, pass_fds=locks
     )
     return process
 
@@ -277,13 +197,41 @@ def end_standby(owner: StandbyStarter | None) -> None:
         start_ranks_by(_interpreter)
 
 
-def start_checks(config_path: Path, place: NodePlace, address: str, port: int) -> subprocess.Popen[bytes]:
-    """Start the process that checks this node (`peer_checks`)."""
-    words = [str(place.node), str(place.nodes), address, str(port)]
-    module = "plinth.training.supervise.peer_checks"
-    command = processes.python(module, str(config_path), *words)
-    process: subprocess.Popen[bytes] = processes.start(command, *processes.JOB, stdin=subprocess.DEVNULL)
-    return process
+class CheckProcess:
+    """Process that checks this node (`peer_checks`).
+
+    Args:
+        address, port: of node 0 during the checks.
+    """
+
+    def __init__(self, config_path: Path, place: NodePlace, address: str, port: int) -> None:
+        self.report: HostReport | None = None  # the newest
+        receive, send = os.pipe()
+        words = [str(place.node), str(place.nodes), address, str(port), str(send)]
+        command = processes.python("plinth.training.supervise.peer_checks", str(config_path), *words)
+        self._process = processes.start(command, *processes.JOB, stdin=subprocess.DEVNULL, pass_fds=(send,))
+        os.close(send)
+        self._reader = threading.Thread(target=self._read, args=(receive,), daemon=True)
+        self._reader.start()
+
+    def poll(self) -> int | None:
+        """Return the exit status once the process has ended and its last report was read, or None."""
+        return None if self._process.poll() is None else self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end of the process, and return its exit status."""
+        status = int(self._process.wait())
+        self._reader.join()
+        return status
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to the process."""
+        self._process.send_signal(sig)
+
+    def _read(self, descriptor: int) -> None:
+        with open(descriptor) as lines:
+            for line in lines:
+                self.report = HostReport.model_validate_json(line)
 
 
 def on_stop(note: Callable[[int], None]) -> None:

@@ -1,16 +1,18 @@
 """Process that checks one of several nodes: first its own machine, then connection, clock and a collective sum.
 
-    python -m plinth.training.supervise.peer_checks CONFIG NODE NODES ADDRESS PORT
+    python -m plinth.training.supervise.peer_checks CONFIG NODE NODES ADDRESS PORT DESCRIPTOR
 
 Node 0 listens on PORT. Every other node connects and exchanges times as in NTP; the exchange with the shortest round
 trip determines the offset. The node then gets the port of a rendezvous, where all nodes compute a sum with gloo, or
-with NCCL if they have GPUs. Each node writes its report to `nodes/host-0001.json`. Node 0 names nodes without a report.
+with NCCL if they have GPUs. The process writes its report so far to a pipe of its supervisor (`DESCRIPTOR`), one JSON
+line for each state. Node 0 names nodes without a report.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import socket
 import sys
 import threading
@@ -20,7 +22,6 @@ from pathlib import Path
 from plinth.launch.parameters import HostChecks
 from plinth.training import config as configuration
 from plinth.training.supervise.host_checks import SUM, HostCheck, HostReport, of_this_node, this_host
-from plinth.training.supervise.nodes import NodeFiles, write
 
 #: Exchanges of times with node 0.
 EXCHANGES = 8
@@ -135,20 +136,24 @@ def _unfinished(report: HostReport) -> HostReport:
     return report.also(HostCheck(name=SUM, outcome="fail", evidence="the sum was not received within the time limit"))
 
 
+def _write(descriptor: int, report: HostReport) -> None:
+    os.write(descriptor, report.model_dump_json().encode() + b"\n")
+
+
 def main() -> int:
     """Check this node and write its report. Return 0, whatever the outcome."""
-    path, node, nodes, address, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]
+    path, node, nodes, address = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    port, descriptor = int(sys.argv[5]), int(sys.argv[6])
     config = configuration.load(path)
     wanted = config.supervision.host_checks
     if wanted.all_reduce:
         import torch  # noqa: F401  (its import takes seconds, which are not the network's)
     until = time.monotonic() + wanted.bound_s
-    file = NodeFiles(config.directory).host_checks(node)
     report = HostReport(node=node, host=this_host())
-    write(file, report)  # the name, in case the next step hangs
+    _write(descriptor, report)  # the name, in case the next step hangs
     report = report.model_copy(update={"checks": tuple(of_this_node(config))})
-    write(file, _unfinished(report) if wanted.all_reduce else report)  # the result so far, in case others never respond
-    write(file, _between(report, nodes, address, int(port), wanted, until))
+    _write(descriptor, _unfinished(report) if wanted.all_reduce else report)  # in case others never respond
+    _write(descriptor, _between(report, nodes, address, port, wanted, until))
     return 0
 
 

@@ -354,8 +354,8 @@ class Supervisor:
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:
         fields = {"attempt": self.attempt, "audit": audit, "resume": self.resume, "port": port, "recovery": self.link}
-        order = NodeOrder(id="", session="", address=self.place.address, **fields)
-        return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
+        order = NodeOrder(address=self.place.address, **fields)
+        return start_rank(self.config, self.config_path, self.place, order, rank, (self.lock_fd,))
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
         """Return one exit status and one reason for all ranks.

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from plinth.training import wire
 from plinth.training.config import RunConfig
 from plinth.training.parameters.run import Recovery
-from plinth.training.recovery import wire
 from plinth.training.recovery.coordinator import RecoveryCoordinator
 from plinth.training.recovery.keeper import CopyName
 from plinth.training.recovery.orders import RecoveryLink
@@ -40,7 +40,7 @@ class FakeRank:
 
     def connect(self, link: RecoveryLink, rank: int, *, in_process: bool = True) -> FakeRank:
         self.connection = wire.connect(link.hub, link.secret)
-        wire.send(self.connection, {"rank": rank, "pid": id(self), "in_process": in_process})
+        wire.send(self.connection, {"number": rank, "process": f"{id(self)}", "in_process": in_process})
         return self
 
     def say(self, phase: str, epoch: int) -> None:
@@ -48,8 +48,11 @@ class FakeRank:
         wire.send(self.connection, {"phase": phase, "epoch": epoch})
 
     def hear(self) -> dict[str, Any]:
+        """Return the next message that is not just an answer."""
         assert self.connection is not None
-        return wire.receive(self.connection)
+        while not (message := wire.receive(self.connection)):
+            pass
+        return message
 
     def close(self) -> None:
         if self.connection is not None:

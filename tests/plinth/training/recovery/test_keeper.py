@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from plinth.training.recovery import wire
+from plinth.training import wire
 from plinth.training.recovery.keeper import CopyName, Keeper, KeeperProcess, listed, newest_common
 
 

@@ -41,7 +41,7 @@ INSTANTS: dict[str, list[list[Any]]] = {
     "after a step is read": [[LOOP + "_record!", 9, 1, KILL]],
     "before a copy": [[COPIER + "copy", 4, 1, KILL]],
     "in a copy": [[COPIER + "_send", 4, 1, KILL]],
-    "in the bytes of a copy": [["plinth.training.recovery.wire:send_block", 4, 1, KILL]],
+    "in the bytes of a copy": [["plinth.training.wire:send_block", 4, 1, KILL]],
     "after a copy": [[COPIER + "_send!", 4, 1, KILL]],
     "before a save": [[SAVER + "save", 1, 1, KILL]],
     "while a save is staged": [[SAVER + "_stage", 1, 1, KILL]],

@@ -24,7 +24,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.supervise import host_checks, node_roles, peer_checks
 from plinth.training.supervise.host_checks import HostCheck, HostReport, judged, with_clocks
-from plinth.training.supervise.nodes import NodeFiles, read, write
+from plinth.training.supervise.nodes import CheckProcess, NodePlace
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.ranks import run_ranks
 
@@ -179,14 +179,15 @@ def test_gpus_of_other_jobs_are_not_judged(make: Make, monkeypatch: pytest.Monke
 
 def test_a_process_that_dies_in_the_sum_leaves_a_failed_sum(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """As NCCL's watchdog ends it."""
-    config = make()
-    arguments = ["peer_checks", str(configuration.write(config)), "1", "2", "127.0.0.1", str(free_port())]
-    monkeypatch.setattr(sys, "argv", arguments)
+    config, (receive, send) = make(), os.pipe()
+    words = [str(configuration.write(config)), "1", "2", "127.0.0.1", str(free_port()), str(send)]
+    monkeypatch.setattr(sys, "argv", ["peer_checks", *words])
     monkeypatch.setattr(peer_checks, "_between", lambda *_: sys.exit(134))
     with pytest.raises(SystemExit, match="134"):
         peer_checks.main()
-    left = read(NodeFiles(config.directory).host_checks(1), HostReport)
-    assert left is not None
+    os.close(send)
+    with open(receive) as lines:
+        *_, left = map(HostReport.model_validate_json, lines)
     assert [check.name for check in left.failed] == ["all_reduce"]
     assert left.checks[0].name == "disk"
 
@@ -238,18 +239,18 @@ def test_a_clock_that_is_set_back_shows_in_the_exchange(monkeypatch: pytest.Monk
     assert abs(offset - 40) <= trip / 2 + 0.001
 
 
-def test_a_node_that_hangs_has_failed_and_one_that_never_began_is_not_known(make: Make) -> None:
-    files = NodeFiles(make().directory)
-    write(files.host_checks(1), report(1))
-    write(files.host_checks(2), report(2, disk="pass"))
-    found = [node_roles._report(files, node) for node in range(3)]
+def test_a_node_that_hangs_has_failed_and_one_that_never_began_is_not_known() -> None:
+    found = [node_roles.completed(node, one) for node, one in enumerate([None, report(1), report(2, disk="pass")])]
     assert [one.checks[0].outcome for one in found] == ["undetermined", "fail", "pass"]
     assert judged(found)[0] == [found[1]]
 
 
 def check_peers(path: str, port: str) -> None:
-    sys.argv = ["peer_checks", path, os.environ["RANK"], "2", "127.0.0.1", port]
-    peer_checks.main()
+    place = NodePlace(node=int(os.environ["RANK"]), nodes=2)
+    process = CheckProcess(Path(path), place, "127.0.0.1", int(port))
+    process.wait()
+    assert process.report is not None
+    Path(path).with_name(f"report-{place.node}").write_text(process.report.model_dump_json())
 
 
 @pytest.mark.slow
@@ -259,9 +260,8 @@ def test_two_nodes_check_each_other(make: Make, tmp_path: Path) -> None:
         launch=Launch(kind="slurm", ranks=2, nodes=2), supervision=Supervision(host_checks=HostChecks(bound_s=600))
     )
     run_ranks(2, check_peers, str(configuration.write(config)), str(free_port()))
-    reports = [read(NodeFiles(config.directory).host_checks(node), HostReport) for node in range(2)]
-    for one in reports:
-        assert one is not None
+    for node in range(2):
+        one = HostReport.model_validate_json((config.directory.root / f"report-{node}").read_bytes())
         found = {check.name: check for check in one.checks}
         assert found["all_reduce"].outcome == "pass", found["all_reduce"].evidence
         assert "3, expected 3" in found["all_reduce"].evidence

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -17,19 +20,21 @@ from plinth import processes
 from plinth.errors import LaunchError
 from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.training import config as configuration
+from plinth.training import wire
 from plinth.training.attempts import HostFacts, this_host
 from plinth.training.config import RunConfig
+from plinth.training.peers import PeerLink
 from plinth.training.supervise import result as locks
 from plinth.training.supervise.node_roles import Follower, Leader, RemoteRank
-from plinth.training.supervise.nodes import NodeFiles, NodeOrder, NodePlace, NodeReport, rank_environment, write
-from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process
+from plinth.training.supervise.nodes import NodeOrder, NodePlace, NodeReport, rank_environment
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST
+from plinth.training.supervise.rendezvous import FileRendezvous, RendezvousRecord
 from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.telemetry.timeline import timeline
-from tests.training_host import HOST
 
 Make = Callable[..., RunConfig]
 
-LEASE_S = 300.0  # no node is lost here unless a test requests it
+PATIENT = {"closed_s": 300.0, "silent_s": 300.0}  # no node is lost here unless a test requests it
 
 #: Rank that leaves on request; the file shows that it is ready for one.
 WAITS = (
@@ -49,7 +54,7 @@ def _signals_as_before() -> Iterator[None]:
 @pytest.fixture
 def pair(make: Make) -> RunConfig:
     """A run on two nodes of two ranks."""
-    patience = Supervision(backoff_s=0.1, hang_s=LEASE_S, grace_s=300.0)
+    patience = Supervision(backoff_s=0.1, hang_s=300.0, grace_s=300.0)
     config = make(launch=Launch(kind="slurm", ranks=4, nodes=2), supervision=patience)
     configuration.write(config)
     return config
@@ -69,20 +74,30 @@ def ready(config: RunConfig, rank: int) -> Path:
     return config.directory.root / f"ready-{rank}"
 
 
-def follower(config: RunConfig, *plan: str, lease_s: float = LEASE_S) -> Rehearsal:
-    made = Rehearsal(config, config.directory.config, NodePlace(node=1, nodes=2, lease_s=lease_s))
+def follower(config: RunConfig, *plan: str, **limits: float) -> Rehearsal:
+    made = Rehearsal(config, config.directory.config, NodePlace(node=1, nodes=2, **{**PATIENT, **limits}))
     made.plan = plan
     return made
 
 
 def leader(config: RunConfig) -> Leader:
-    return Leader(config, NodePlace(nodes=2, address="node-0", lease_s=LEASE_S))
+    return Leader(config, NodePlace(nodes=2, **PATIENT))
 
 
 def beside(work: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
+
+
+def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        time.sleep(0.02)
+
+
+def shut(connection: Connection) -> None:
+    with socket.socket(fileno=os.dup(connection.fileno())) as opened:
+        opened.shutdown(socket.SHUT_RDWR)
 
 
 def waited(ranks: list[RemoteRank]) -> list[int]:
@@ -121,23 +136,19 @@ def test_attempts_statuses_and_the_end(pair: RunConfig) -> None:
 
 
 def test_a_node_that_is_silent_is_left_out_of_the_statement(pair: RunConfig) -> None:
-    """A report to an earlier node 0 is left out as well: the node may be another machine now."""
-    files, place = NodeFiles(pair.directory), NodePlace(nodes=2, address="node-0", lease_s=0.2)
-    files.root.mkdir(parents=True)
-    write(files.report(1), NodeReport(order="1", session="an earlier one", host=HOST))
-    assert Leader(pair, place).hosts() == ()
+    alone = Leader(pair, NodePlace(nodes=2, silent_s=0.2))
+    assert alone.hosts() == ()
+    alone.close()
 
 
 def test_only_this_user_can_read_the_secret(pair: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in a workspace of a team. The heartbeat, which others may read, has another number, and children of ranks do
-    not inherit it."""
+    """Also in a workspace of a team. Children of ranks do not inherit it."""
     monkeypatch.setenv("PLINTH_UMASK", "007")
-    first, files = leader(pair), NodeFiles(pair.directory)
-    while not files.beat(0).exists() or not files.beat(0).read_text():
-        time.sleep(0.01)
+    first, path = leader(pair), pair.directory.rendezvous
     assert len(first.secret) == 64
-    assert first.secret not in files.beat(0).read_text()
-    assert files.order.stat().st_mode & 0o777 == 0o600
+    assert first.secret in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    first.close()
     monkeypatch.setenv("PLINTH_RECOVERY", first.secret)
     assert "PLINTH_RECOVERY" not in processes.environment(*processes.JOB)
 
@@ -161,7 +172,7 @@ def test_a_node_fetches_its_share_before_its_ranks_start(pair: RunConfig, status
         first.end(0)
 
     thread = beside(lead)
-    made = Fetching(pair, pair.directory.config, NodePlace(node=1, nodes=2, lease_s=LEASE_S))
+    made = Fetching(pair, pair.directory.config, NodePlace(node=1, nodes=2, **PATIENT))
     made.plan = ("raise SystemExit({rank})",)
     assert made.follow() == 0
     thread.join()
@@ -199,18 +210,69 @@ def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
 
 
 def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
-    """Files left behind by a killed supervisor start nothing and end nothing."""
-    files = NodeFiles(pair.directory)
+    """The record of a killed node 0 starts nothing, even if another program listens at its address; nor does a record
+    that is no record."""
     pair = pair.model_copy(update={"supervision": Supervision(hang_s=0.5)})
-    for stale in (NodeOrder(id="a", session="gone", port=1), NodeOrder(id="b", session="gone", status=0)):
-        write(files.order, stale)
-        files.beat(0).write_text("gone 17")
-        made = follower(pair, "raise SystemExit(1)", lease_s=0.5)
+    other = wire.MessageServer("another secret", lambda connection: None, everywhere=False)
+    gone = RendezvousRecord(session="gone", address=f"127.0.0.1:{other.port}", secret="gone")
+    FileRendezvous(pair.directory).publish(gone)
+    assert FileRendezvous(pair.directory).read() == gone
+    for _ in range(2):
+        made = follower(pair, "raise SystemExit(1)", silent_s=0.5)
         assert made.follow() == EXIT_PREEMPTED
-        assert not files.report(1).exists() or '"codes":[]' in files.report(1).read_text()
-        os.close(made._lock_fd)
+        assert made._report.codes == ()
+        pair.directory.rendezvous.write_text("{")
     pair.directory.result.write_text('{"status": "finished"}')
-    assert follower(pair, lease_s=0.5).follow() == 0
+    assert follower(pair, silent_s=0.5).follow() == 0
+    other.close()
+
+
+def test_a_node_that_was_connected_leaves_before_node_0_counts_it_as_lost(pair: RunConfig) -> None:
+    """It follows no later node 0: its ranks end before others get their places."""
+    seen: list[float] = []
+
+    def lead() -> None:
+        first = Leader(pair, NodePlace(nodes=2, closed_s=0.5))
+        ranks = first.start(1, 0, False)
+        until(lambda: ready(pair, 2).exists() and ready(pair, 3).exists())
+        first.close()
+        node = first.known(1)
+        assert node is not None
+        assert node.connection is not None
+        shut(node.connection)
+        second = leader(pair)  # of another job
+        assert waited(ranks) == [NODE_LOST, NODE_LOST]
+        seen.append(time.monotonic())
+        assert second.known(1) is None
+        second.close()
+
+    thread = beside(lead)
+    made = follower(pair, WAITS, closed_s=0.5)
+    assert made.follow() == EXIT_PREEMPTED
+    ended = time.monotonic()
+    thread.join()
+    assert made._ranks == []
+    assert ended < seen[0] + 5.0
+
+
+def test_one_process_per_node(pair: RunConfig) -> None:
+    """A second supervisor of the same node is refused while the first is connected, and takes over afterward."""
+    first = leader(pair)
+    states = [NodeReport(order=name).model_dump() for name in "ab"]
+    one, other = (PeerLink(1, partial(dict, state), lambda message: None) for state in states)
+    record = FileRendezvous(pair.directory).read()
+    assert record is not None
+    thread = beside(lambda: one.hold(record.address, record.secret))
+    until(lambda: one.met)
+    other.hold(record.address, record.secret)
+    assert not other.met
+    one.ended.set()
+    thread.join()
+    thread = beside(lambda: other.hold(record.address, record.secret))
+    until(lambda: other.met and first._nodes[0].report.order == "b")
+    other.ended.set()
+    thread.join()
+    first.close()
 
 
 def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConfig) -> None:
@@ -220,17 +282,23 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
         def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
             return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
 
-        def _on_poll(self, ranks: list[Process]) -> None:
-            if not NodeFiles(pair.directory).beat(1).exists():
-                NodeFiles(pair.directory).beat(1).write_text("node-1 1")  # once, and never again
-            super()._on_poll(ranks)
+    def greet() -> None:  # once, and never again
+        until(lambda: pair.directory.rendezvous.exists())
+        record = FileRendezvous(pair.directory).read()
+        assert record is not None
+        with wire.connect(record.address, record.secret) as connection:
+            wire.send(connection, {"number": 1, "process": "it"})
+            wire.receive(connection)
 
-    place = NodePlace(nodes=2, lease_s=1.5)
+    place = NodePlace(nodes=2, closed_s=0.5)
     unchecked = Supervision(hang_s=300.0, host_checks=HostChecks(enabled=False))  # those would get no answer
     patient = pair.model_copy(update={"supervision": unchecked})
     lock = locks.hold(pair.directory.lock)
+    thread = beside(greet)
     quick = Alone(patient, pair.directory.config, lock, place=place)
     ended = quick.supervise()
+    thread.join()
+    quick.leader.close()
     assert (ended.status, ended.restarts) == ("stopped", 0)
     assert ended.reason == "the node of rank 2 sends no heartbeat"
     story = timeline(pair.directory.events)
@@ -242,7 +310,7 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
 def test_a_rank_keeps_its_buffers_unless_the_operator_says_otherwise(
     pair: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order = NodeOrder(id="", session="", attempt=0, audit=False, address="127.0.0.1", port=1)
+    order = NodeOrder(address="127.0.0.1", port=1)
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     found = rank_environment(pair, NodePlace(), order, 0)

@@ -1,0 +1,193 @@
+"""Connections of numbered peers to one server: of the nodes or the ranks of a job to node 0's supervisor.
+
+    peer ── hello ────────────────▶ server   its number, and a token of its process
+         ◀── messages in effect ──           those told last, also to peers that connect later
+         ── state ────────────────▶          when it changes, and each second
+         ◀── {} ──────────────────           the answer to each state, so each end knows that the other is alive
+
+The peer connects again when the connection ends, and also when the server does not answer. Does not belong here: the
+form of messages (`wire`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Generic, TypeVar
+
+from plinth.records import Frozen
+from plinth.training import wire
+from plinth.training.wire import Message
+
+#: Seconds between two heartbeats.
+BEAT_S = 1.0
+
+#: Seconds until a peer without a connection tries again.
+AGAIN_S = 0.2
+
+#: Seconds without an answer after which a peer opens another connection.
+RENEW_S = 6.0
+
+_State = TypeVar("_State", bound=Frozen)
+
+
+@dataclass
+class Contact:
+    """The other end of a connection: whether it is connected, and when its last message arrived."""
+
+    connection: Connection | None = None
+    since: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while a message is sent
+
+    def send(self, message: Callable[[], Message]) -> None:
+        """Send a message if the other end is connected. A failure shows in `silence`."""
+        with self.lock, suppress(*wire.FAILURES):
+            connection = self.connection
+            if connection is not None:
+                wire.send(connection, message())  # made under the lock, so an older state never follows a newer one
+
+    def silence(self, closed_s: float, silent_s: float) -> str:
+        """Return the reason why the other end is lost, or an empty text.
+
+        Args:
+            closed_s: seconds without a connection, since the last message.
+            silent_s: seconds without a message.
+        """
+        age_s = time.monotonic() - self.since
+        if self.connection is None and age_s > closed_s:
+            return "has no connection"
+        return "sends no heartbeat" if age_s > silent_s else ""
+
+
+@dataclass
+class Peer(Contact, Generic[_State]):
+    """The newest process of a peer, as the server knows it."""
+
+    hello: Message = field(default_factory=dict)
+    state: _State = field(kw_only=True)
+
+
+class Peers(Generic[_State]):
+    """Server of numbered peers.
+
+    While a peer is connected, another process with its number is refused.
+
+    Args:
+        blank: state of a peer before its first report.
+        everywhere: True to listen on all interfaces, False for this machine only.
+    """
+
+    def __init__(self, secret: str, blank: _State, *, everywhere: bool) -> None:
+        self._blank, self._lock = blank, threading.Lock()
+        self._known: dict[int, Peer[_State]] = {}
+        self._told: list[Message] = []
+        self._server = wire.MessageServer(secret, self._handle, everywhere=everywhere)
+        self.port = self._server.port
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._server.close()
+
+    def known(self, number: int) -> Peer[_State] | None:
+        """Return what is known about a peer, or None if it has not connected yet."""
+        return self._known.get(number)
+
+    def forget(self, number: int) -> None:
+        """Ignore the current process of a peer, because another one replaces it."""
+        self._known.pop(number, None)
+
+    def reset(self) -> None:
+        """Forget all peers and messages."""
+        with self._lock:
+            self._known, self._told = {}, []
+
+    def tell(self, message: Message, *, also: bool = False) -> None:
+        """Send a message to all peers. It replaces the earlier messages, or is in effect with them (`also`)."""
+        with self._lock:
+            self._told = [*self._told, message] if also else [message]
+            peers = list(self._known.values())
+        for peer in peers:
+            peer.send(lambda: message)
+
+    def _handle(self, connection: Connection) -> None:
+        peer = Peer(connection, hello=wire.receive(connection), state=self._blank)
+        try:
+            with peer.lock:  # later messages follow those in effect
+                for message in self._admitted(peer):
+                    wire.send(connection, message)
+            while True:
+                state = type(self._blank).model_validate(wire.receive(connection))
+                peer.state, peer.since = state, time.monotonic()
+                peer.send(dict)
+        finally:
+            peer.connection = None
+
+    def _admitted(self, peer: Peer[_State]) -> list[Message]:
+        """Remember a peer, and return the messages in effect.
+
+        Raises:
+            ValueError: another process with its number is connected.
+        """
+        number, process = peer.hello["number"], peer.hello["process"]
+        with self._lock:
+            before = self._known.get(number)
+            same = before is not None and before.hello["process"] == process
+            if before is not None and same:  # connected again
+                peer.state = before.state
+            elif before is not None and before.connection is not None:
+                raise ValueError(f"peer {number} is connected already")
+            self._known[number] = peer
+            return list(self._told)
+
+
+class PeerLink(Contact):
+    """A peer's connection to the server.
+
+    Args:
+        hello: facts about this peer, which do not change.
+        state: returns the current state.
+        take: called with each message of the server, on the link's thread.
+        pause_s: called with the connection before each wait; returns the maximum seconds of the wait.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        state: Callable[[], Message],
+        take: Callable[[Message], None],
+        pause_s: Callable[[Connection], float] = lambda connection: BEAT_S,
+        **hello: object,
+    ) -> None:
+        super().__init__()
+        self.met = False  # True once a message has arrived
+        self.ended = threading.Event()  # set to close the connection
+        self._hello = {"number": number, "process": uuid.uuid4().hex, **hello}
+        self._state, self._take, self._pause_s = state, take, pause_s
+
+    def report(self) -> None:
+        """Send the current state if the server is connected."""
+        self.send(self._state)
+
+    def hold(self, address: str, secret: str) -> None:
+        """Connect, and return when the connection has ended or was refused."""
+        try:
+            with suppress(*wire.FAILURES), wire.connect(address, secret) as connection:
+                wire.send(connection, self._hello)
+                self.connection, opened = connection, time.monotonic()
+                self.report()
+                while not self.ended.is_set() and time.monotonic() - max(self.since, opened) < RENEW_S:
+                    if not connection.poll(self._pause_s(connection)):
+                        self.report()
+                        continue
+                    message = wire.receive(connection)
+                    self.met, self.since = True, time.monotonic()
+                    if message:
+                        self._take(message)
+        finally:
+            self.connection = None
+        time.sleep(AGAIN_S)
