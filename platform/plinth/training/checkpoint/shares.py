@@ -30,7 +30,8 @@ from plinth.training.checkpoint.digest_tree import MANIFEST, CheckpointRoot, Fil
 from plinth.training.checkpoint.remote import STREAMS, RemoteCheckpoints, named_errors
 from plinth.training.config import RunConfig, layout_of
 from plinth.training.directory import RunDirectory
-from plinth.training.shared_run.head import RunHead, SharedRun, patiently
+from plinth.training.shared_run.head import SESSION, RunHead, SharedRun, patiently
+from plinth.training.shared_run.shipping import refresh
 from plinth.training.telemetry.timeline import Pulse
 
 #: Seconds between two looks at the bucket for parts or for the commit.
@@ -281,3 +282,17 @@ def base_of(name: str, number: str) -> str:
 def report_name(rank: int) -> str:
     """Return the name of a rank's report on its part."""
     return f"rank-{rank:05d}.json"
+
+
+def prepare_machine(config: RunConfig, ranks: range) -> None:
+    """Bring the copy of a shared run on a machine other than node 0's up to date, before its ranks start. Do nothing if
+    the workspace is a folder.
+
+    Raises:
+        PlinthError: the bucket is unreachable, or a file in it cannot be trusted.
+    """
+    run = config.directory
+    found = patiently(lambda: refresh(run, own=True))
+    if found is not None:
+        os.environ[SESSION] = found.head.session
+        patiently(lambda: SharedCheckpoints(run, found.head.session).sync(config, ranks))

@@ -64,6 +64,8 @@ class RunHead(Frozen):
     """State of record of a run.
 
     Args:
+        address: address and port of the supervisor, for the other nodes of its job.
+        secret: secret of the job, hidden by the workers' secret if there is one.
         beat: increases while the session's supervisor is alive.
         ended: True once the session's supervisor has ended in order.
         files: files of the run's directory, by path in it.
@@ -72,6 +74,8 @@ class RunHead(Frozen):
 
     session: str = Field(pattern=f"^{_SESSION}$")
     host: str
+    address: str = ""
+    secret: str = ""
     beat: int = Field(0, ge=0)
     ended: bool = False
     files: Mapping[str, RecordedFile] = {}
@@ -137,7 +141,10 @@ class SharedRun:
                 head = RunHead(session=self.session, host=socket.gethostname())
             else:
                 head = found.head.model_copy(
-                    update={"session": self.session, "host": socket.gethostname(), "beat": 0, "ended": False}
+                    update={
+                        **{"session": self.session, "host": socket.gethostname(), "beat": 0, "ended": False},
+                        **{"address": "", "secret": ""},
+                    }
                 )
                 first = first or found.head
                 free = found.head.ended or found.age_s > lease_s
@@ -166,6 +173,12 @@ class SharedRun:
             made = change(found.head)
             if self._put(made, found.tag):
                 return made
+
+    def hidden(self, secret: str, session: str) -> str:
+        """Return a job's secret of 64 hexadecimal digits as the head has it, or a secret in the head as it is. Only a
+        worker of this workspace can tell one from the other."""
+        pad = self._seal.of("job secret", self.run.root.name, session)
+        return secret if pad is None else f"{int(secret, 16) ^ int(pad, 16):064x}"
 
     def _put(self, head: RunHead, tag: str | None) -> bool:
         content = {"head": head.model_dump(mode="json"), "seal": self._seal.of(*self._sealed(head))}

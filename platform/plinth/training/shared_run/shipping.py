@@ -30,7 +30,7 @@ from plinth.storage.objects import S3Objects
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.shared_run.head import CONFIG, LEASE_S, HeadVersion, RecordedFile, RunHead, SharedRun
+from plinth.training.shared_run.head import CONFIG, LEASE_S, SESSION, HeadVersion, RecordedFile, RunHead, SharedRun
 
 #: Bytes of one piece of a growing file.
 PIECE_BYTES = 1 << 20
@@ -246,6 +246,7 @@ def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
     head = shared.claim(float(os.environ.get(LEASE, LEASE_S)))
     refresh(run, own=True)
     write_bytes(run.root / SESSION_NOTE, session.encode())
+    os.environ[SESSION] = session  # of the ranks
     return shared, head
 
 
@@ -262,6 +263,11 @@ def refresh_all(workspace: Workspace) -> None:
         for name in S3Objects(f"{workspace.uri}/runs").folders():
             if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
                 refresh(RunDirectory(workspace.runs / name))
+
+
+def is_shared(run: RunDirectory) -> bool:
+    """Return True if the state of a run is in the bucket of a shared workspace."""
+    return bool(Workspace(run.workspace).uri)
 
 
 def write_config(run: RunDirectory) -> None:

@@ -14,17 +14,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from plinth import processes
+from plinth.errors import PlinthError
 from plinth.training.attempts import HostFacts, this_host
 from plinth.training.checkpoint import writer
+from plinth.training.checkpoint.shares import prepare_machine
 from plinth.training.checkpoint.upload import fetch_command
 from plinth.training.config import RunConfig
 from plinth.training.peers import AGAIN_S, Peer, PeerLink, Peers
 from plinth.training.recovery.keeper import KeeperProcess
 from plinth.training.recovery.orders import RecoveryLink
+from plinth.training.shared_run.shipping import refresh
 from plinth.training.supervise.host_checks import HostCheck, HostReport, of_this_node, with_clocks
 from plinth.training.supervise.host_checks import this_host as check_this_host
 from plinth.training.supervise.nodes import (
@@ -288,6 +292,7 @@ class Follower:
                 here = self.place.ranks(self.config)
                 for rank in here:
                     writer.end(self.config.directory, rank)  # node 0 no longer waits for it
+                prepare_machine(self.config, here)
                 self._ranks = [self.start(order, rank) for rank in here]
         if order.recovery is not None and order.recovery.first.epoch > self._epoch:
             self._replace(order)
@@ -355,6 +360,8 @@ class Follower:
     def _exit_status(self) -> int:
         """Return the exit status of this node after node 0 is lost. The job may have finished before this node
         started."""
+        with suppress(PlinthError):
+            refresh(self.config.directory, own=True)
         try:
             status = json.loads(self.config.directory.result.read_bytes())["status"]
         except FileNotFoundError:

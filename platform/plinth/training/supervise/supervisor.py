@@ -41,8 +41,8 @@ from plinth.training.forensics.proof import store_order
 from plinth.training.parameters.trainer import require_submitted
 from plinth.training.recovery.coordinator import RecoveryCoordinator
 from plinth.training.recovery.orders import RecoveryLink
-from plinth.training.shared_run.head import SESSION, patiently
-from plinth.training.shared_run.shipping import Shipper, claim, fetch_config
+from plinth.training.shared_run.head import patiently
+from plinth.training.shared_run.shipping import Shipper, claim, fetch_config, is_shared
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
@@ -84,6 +84,7 @@ class Supervisor:
     place: NodePlace = field(default_factory=NodePlace)
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
     resume: int = 0  # step of the checkpoint that an external trainer loads
+    shipper: Shipper | None = None  # of a run in a shared workspace
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
@@ -93,21 +94,9 @@ class Supervisor:
         self.link: RecoveryLink | None = None  # of the ranks that start
         self.events, self.lost = Timeline(self.run.events), LostWork(self.run)
         self.allowance: AllowanceWatch | None = None
-        self.shipper: Shipper | None = None  # of a shared workspace
         self.uploader = Uploader(self.config, self.config_path) if self.config.checkpoints.upload else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-
-    def claim(self) -> None:
-        """Claim the run in a shared workspace, and begin to ship its files.
-
-        Raises:
-            LaunchError: another supervisor has claimed the run, or the run needs a common file system.
-        """
-        claimed = claim(self.config, uuid.uuid4().hex)
-        if claimed is not None:
-            self.shipper = Shipper(*claimed)
-            os.environ[SESSION] = self.shipper.session  # of the ranks
 
     def supervise(self) -> JobResult:
         """Train the run, then audit it, with restarts within limits. Return the result of the job."""
@@ -431,10 +420,13 @@ def main() -> int:
     require_submitted(config.trainer, sys.argv[2:])
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
+    if place.node > 0 and not is_shared(config.directory):
+        return follow(config, path, place)
+    lock = hold(config.directory.lock)  # in a shared workspace, each node has a folder of its own
     if place.node > 0:
         return follow(config, path, place)
-    supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)
-    supervisor.claim()
+    claimed = claim(config, uuid.uuid4().hex)
+    supervisor = Supervisor(config, path, lock, place=place, shipper=Shipper(*claimed) if claimed is not None else None)
     config.directory.reopen()  # for a job restarted by the scheduler
     relaying = sinks.start(config, path)
     result = supervisor.supervise()
