@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from plinth.errors import CheckpointError
+from plinth.storage import atomic
 from plinth.storage.atomic import sync_directory, write_bytes
 from plinth.storage.workspace import Workspace
 from plinth.training.checkpoint import checkpoint, digest_tree
@@ -31,7 +32,7 @@ from plinth.training.checkpoint.remote import STREAMS, RemoteCheckpoints, named_
 from plinth.training.config import RunConfig, layout_of
 from plinth.training.directory import RunDirectory
 from plinth.training.shared_run.head import SESSION, RunHead, SharedRun, patiently
-from plinth.training.shared_run.shipping import refresh
+from plinth.training.shared_run.shipping import is_shared, refresh
 from plinth.training.telemetry.timeline import Pulse
 
 #: Seconds between two looks at the bucket for parts or for the commit.
@@ -208,6 +209,7 @@ class SharedCheckpoints(RemoteCheckpoints):
         """Delete the checkpoints on this machine that the head does not list."""
         for step in checkpoint.committed(self.directory):
             if checkpoint.name(step) not in head.commits:
+                checkpoint.path(self.directory, step).mkdir(exist_ok=True)  # a reader may have the record only
                 checkpoint.delete(self.directory, step)
 
     def sync(self, config: RunConfig, ranks: range) -> list[int]:
@@ -227,12 +229,19 @@ class SharedCheckpoints(RemoteCheckpoints):
         if found is None:
             return []
         self.forget(found.head)
-        for name, number in sorted(found.head.commits.items(), reverse=True):
+        for name in sorted(found.head.commits, reverse=True):
             step = int(name.removeprefix("step-"))
-            if not self._is_here(step, number, needed):
-                self.adopt(step, number, needed)
+            if self.sync_one(step, needed):
                 fetched.append(step)
         return fetched
+
+    def sync_one(self, step: int, needed: Callable[[Path, CheckpointRoot], Sequence[int]]) -> bool:
+        """Fetch what this machine lacks of one checkpoint. Return True if something was fetched."""
+        found, name = self.shared.read(), checkpoint.name(step)
+        if found is None or name not in found.head.commits or self._is_here(step, found.head.commits[name], needed):
+            return False
+        self.adopt(step, found.head.commits[name], needed)
+        return True
 
     def _is_here(self, step: int, number: str, needed: Callable[[Path, CheckpointRoot], Sequence[int]]) -> bool:
         """Return True if this machine has committed this save with the needed files. Sizes are compared; ranks compare
@@ -282,6 +291,20 @@ def base_of(name: str, number: str) -> str:
 def report_name(rank: int) -> str:
     """Return the name of a rank's report on its part."""
     return f"rank-{rank:05d}.json"
+
+
+def fetch_whole(config: RunConfig, step: int) -> None:
+    """Fetch a checkpoint of a shared run with the files of all ranks, unless this machine has it. Do nothing if the
+    workspace is a folder, or the run has no such checkpoint.
+
+    Raises:
+        CheckpointError, SignatureError, StorageError: the checkpoint cannot be fetched, or cannot be trusted.
+    """
+    if not is_shared(config.directory) or atomic.held(config.directory.lock):
+        return
+    refresh(config.directory)
+    bucket = SharedCheckpoints(config.directory)
+    bucket.sync_one(step, lambda folder, root: range(len(root.ranks)))
 
 
 def prepare_machine(config: RunConfig, ranks: range) -> None:

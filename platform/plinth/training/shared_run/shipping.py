@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from plinth.errors import IntegrityError, LaunchError, MissingError, PlinthError
 from plinth.launch.base import read_handle
 from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
-from plinth.storage.objects import S3Objects
+from plinth.storage.objects import S3Objects, at_once
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
@@ -51,6 +52,11 @@ EVERY_S = 5.0
 
 #: Variables with other values of `LEASE_S` and `EVERY_S`, for tests.
 LEASE, EVERY = "PLINTH_LEASE_S", "PLINTH_SHIP_S"
+
+#: Object with the allowance of the run's jobs (`supervise.result`).
+ALLOWANCE = "allowance.json"
+
+_RUN, _CHECKPOINT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*"), re.compile(r"step-\d{8}")
 
 #: Attempts to ship the last events of an ended job.
 LAST_TRIES = 4
@@ -116,6 +122,7 @@ class Shipper:
         while not self._stop.wait(self._every_s) and self.lost is None:
             try:
                 self._ship(ended=False)
+                _fetch_allowance(self._shared)
                 self._fails = False
             except LaunchError as error:
                 self.lost = error
@@ -218,10 +225,37 @@ def refresh(run: RunDirectory, *, own: bool = False) -> HeadVersion | None:
             return found
         for name, recorded in found.head.files.items():
             _fetch(shared.objects, run.root, name, recorded)
+        if not own:
+            _fetch_records(shared, found.head)
         if "result.json" not in found.head.files and _session_here(run) != found.head.session:
             run.result.unlink(missing_ok=True)  # of an earlier session
         write_bytes(note, found.tag.encode())
     return found
+
+
+def _fetch_records(shared: SharedRun, head: RunHead) -> None:
+    """Fetch the commit records of all checkpoints, whose files stay in the bucket until they are read."""
+    folder = shared.run.checkpoints
+    for path in [*folder.glob("step-????????.json"), *folder.glob("step-????????")]:
+        if path.name.removesuffix(".json") not in head.commits:
+            path.unlink() if path.suffix else shutil.rmtree(path)
+    for name, number in head.commits.items():
+        record = shared.objects.get(f"{name}.{number}.json")
+        if _CHECKPOINT.fullmatch(name) is None or record is None:
+            raise IntegrityError(f"run {shared.run.root.name} lists a checkpoint that is not in the bucket", found=name)
+        path = folder / f"{name}.json"
+        if not path.exists() or path.read_bytes() != record.data:
+            if (folder / name).exists():
+                shutil.rmtree(folder / name)  # of an earlier save of the step
+            folder.mkdir(exist_ok=True)
+            write_bytes(path, record.data)
+
+
+def newest_log(run: RunDirectory) -> Path:
+    """Return the log of the newest job: that of this machine, or the copy of another machine's."""
+    copies = sorted((run.root / "logs").glob("*.log"), key=lambda path: path.stat().st_mtime)
+    here = run.log.stat().st_mtime if run.log.exists() else 0.0
+    return copies[-1] if copies and copies[-1].stat().st_mtime > here else run.log
 
 
 def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
@@ -245,6 +279,7 @@ def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
         )
     head = shared.claim(float(os.environ.get(LEASE, LEASE_S)))
     refresh(run, own=True)
+    _fetch_allowance(shared)
     write_bytes(run.root / SESSION_NOTE, session.encode())
     os.environ[SESSION] = session  # of the ranks
     return shared, head
@@ -259,10 +294,12 @@ def _session_here(run: RunDirectory) -> str:
 
 def refresh_all(workspace: Workspace) -> None:
     """Bring this machine's copies of all runs of a shared workspace up to date."""
-    if workspace.uri:
-        for name in S3Objects(f"{workspace.uri}/runs").folders():
-            if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-                refresh(RunDirectory(workspace.runs / name))
+    if not workspace.uri:
+        return
+    objects = S3Objects(f"{workspace.uri}/runs")
+    names = [name for name in objects.folders() if _RUN.fullmatch(name)]
+    for _ in at_once(objects, lambda name: refresh(RunDirectory(workspace.runs / name)), names):
+        pass
 
 
 def is_shared(run: RunDirectory) -> bool:
@@ -271,7 +308,8 @@ def is_shared(run: RunDirectory) -> bool:
 
 
 def write_config(run: RunDirectory) -> None:
-    """Write the configuration on this machine into the bucket, for the machines of the job.
+    """Write the configuration and the allowance into the bucket, for the machines of the job. Do nothing if the
+    workspace is a folder.
 
     Raises:
         LaunchError: another machine has written another configuration at the same time.
@@ -285,6 +323,19 @@ def write_config(run: RunDirectory) -> None:
             f"another machine has written the configuration of run {run.root.name} meanwhile",
             remedy="run the same command again",
         )
+    if run.allowance.exists():
+        shared.objects.replace(ALLOWANCE, run.allowance.read_bytes())
+    else:
+        shared.objects.remove(ALLOWANCE)
+
+
+def _fetch_allowance(shared: SharedRun) -> None:
+    """Copy the allowance that the last submission has granted to this machine."""
+    found, path = shared.objects.get(ALLOWANCE), shared.run.allowance
+    if found is None:
+        path.unlink(missing_ok=True)
+    elif not path.exists() or path.read_bytes() != found.data:
+        write_bytes(path, found.data)
 
 
 def fetch_config(place: str) -> Path:
@@ -334,7 +385,7 @@ def _fetch(objects: S3Objects, root: Path, name: str, recorded: RecordedFile) ->
             return
     data = _read_pieces(objects, name, recorded, 0)
     _require(objects, name, data, recorded)
-    _move_aside(path)
+    _move_aside(path, data)
     write_bytes(path, data)
 
 
@@ -360,9 +411,13 @@ def _require(objects: S3Objects, name: str, data: bytes, recorded: RecordedFile)
         )
 
 
-def _move_aside(path: Path) -> None:
-    """Keep lines that were never shipped before another machine continued the run."""
-    if path.exists():
+def _move_aside(path: Path, data: bytes) -> None:
+    """Keep lines that were never shipped before another machine continued the run. The announcement of a submission is
+    no such line, because the events of its job follow on the machine of the job."""
+    before = b"".join(_blocks(path, 0, None))
+    known = set(data.splitlines())
+    lost = [line for line in before.splitlines() if line not in known and b'"event": "submitted"' not in line]
+    if lost:
         number = 1 + sum(1 for _ in path.parent.glob(f"{path.name}.unshipped-*"))
         path.rename(path.with_name(f"{path.name}.unshipped-{number}"))
 

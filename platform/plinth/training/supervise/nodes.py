@@ -30,6 +30,7 @@ from plinth.training.shared_run.head import SESSION
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.host_checks import HostReport
 from plinth.training.supervise.rank_watch import Process
+from plinth.training.telemetry.timeline import RankFailure
 from plinth.trust.dsse import TRAINER
 
 #: Share of a time limit after which a node without a connection to node 0 ends its ranks. At the limit, node 0 may give
@@ -112,7 +113,8 @@ class NodeOrder(Frozen):
 class NodeReport(Frozen):
     """State of a node: the order that it follows, the exit status of each of its processes, a signal that the node
     itself received, and the facts about its machine. `epoch` is the last loss after which it has started its ranks,
-    `keeper` the address of its copies, and `checks` the newest result of its checks."""
+    `keeper` the address of its copies, `checks` the newest result of its checks, and `failure` the error of one of its
+    ranks that is on a timeline of this node's own."""
 
     order: str = ""
     codes: tuple[int | None, ...] = ()
@@ -121,6 +123,7 @@ class NodeReport(Frozen):
     epoch: int = 0
     keeper: str = ""
     checks: HostReport | None = None
+    failure: RankFailure | None = None
 
 
 def start_rank(

@@ -26,7 +26,7 @@ from types import FrameType
 
 from plinth import private, processes
 from plinth.errors import PlinthError, StorageError
-from plinth.storage.atomic import write_bytes
+from plinth.storage.atomic import append_to, write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
 from plinth.training.attempts import this_host
@@ -36,6 +36,7 @@ from plinth.training.checkpoint.selection import select_checkpoint
 from plinth.training.checkpoint.shares import SharedCheckpoints
 from plinth.training.checkpoint.upload import Uploader, restore
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.forensics.order_proof import evidence as order_evidence
 from plinth.training.forensics.proof import store_order
 from plinth.training.parameters.trainer import require_submitted
@@ -52,6 +53,7 @@ from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
 from plinth.training.supervise.rank_watch import (
     EXIT_PARTNER_LOST,
     EXIT_PREEMPTED,
+    NAMED,
     NODE_LOST,
     POLL_S,
     Process,
@@ -62,9 +64,6 @@ from plinth.training.supervise.rank_watch import (
 from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, LostWork, hold
 from plinth.training.telemetry import devices
 from plinth.training.telemetry.timeline import RankFailure, Timeline
-
-#: Exit statuses of named failures, which a retry would not fix.
-NAMED = range(2, 9)
 
 MAX_BACKOFF_S = 300.0
 
@@ -353,7 +352,7 @@ class Supervisor:
         """
         named = [code for code in codes if code in NAMED]
         if named:
-            self.failure = self.lost.failure
+            self.failure = self.lost.failure or self.leader.failure()
             said = self.failure and f"{self.failure.kind}: {self.failure.what}"
             return named[0], said or f"a rank ended with status {named[0]}"
         if NODE_LOST in codes:
@@ -412,11 +411,21 @@ class Supervisor:
         )
 
 
+def _keep_log(run: RunDirectory) -> None:
+    """Write the log on this machine if the launcher does not, because it does not know the folder."""
+    with append_to(run.log) as stream:
+        if os.path.samestat(os.fstat(1), os.stat(os.devnull)):
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+
+
 def main() -> int:
     """Supervise the run named on the command line, and return the exit status."""
     private.apply_mask()
     path = fetch_config(sys.argv[1])
     config = configuration.load(path)
+    if is_shared(config.directory):
+        _keep_log(config.directory)
     require_submitted(config.trainer, sys.argv[2:])
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plinth.launch.parameters import Launch
+from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.storage.workspace import CACHE_VARIABLE, Workspace, folder_of
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
@@ -103,3 +103,41 @@ def test_another_machine_continues_a_lost_machines_run(
     shipping.refresh(here.run)
     assert losses(here.config) == losses(uninterrupted)
     assert [path.name for path in here.run.root.glob("*.unshipped-*")] in ([], ["events.jsonl.unshipped-1"])
+
+
+def pair(make: Make, tmp_path: Path, uri: str, prefix: str = "") -> tuple[Machine, Machine]:
+    """Two machines of one job, one rank each, without a common folder."""
+    patience = Supervision(backoff_s=0.1, hang_s=300.0, host_checks=HostChecks(enabled=False))
+    asked = {"launch": Launch(kind="slurm", ranks=2, nodes=2), "supervision": patience}
+    first, second = (Machine(tmp_path / f"{prefix}{name}", uri, make, **asked) for name in ("a", "b"))
+    return first, second
+
+
+def start_both(
+    machines: tuple[Machine, Machine], environment: Callable[..., dict[str, str]], **extra: str
+) -> list[subprocess.Popen[bytes]]:
+    own = {"PLINTH_NODES": "2", "PLINTH_ADDRESS": "127.0.0.1", "PLINTH_LEASE_S": "3", "PLINTH_SHIP_S": "0.5", **extra}
+    return [one.start(environment, **own, PLINTH_NODE=str(node)) for node, one in enumerate(machines)]
+
+
+def ended(jobs: list[subprocess.Popen[bytes]], machines: tuple[Machine, Machine]) -> list[int]:
+    codes = [job.wait(timeout=1800) for job in jobs]
+    print(*(one.run.log.read_text() for one in machines), sep="\n----\n")
+    return codes
+
+
+@pytest.mark.exhaustive
+def test_two_hosts_with_their_own_disks_equal_one(
+    bucket: Bucket, make: Make, tmp_path: Path, uninterrupted: RunConfig, job_environment: Callable[..., dict[str, str]]
+) -> None:
+    machines = first, second = pair(make, tmp_path, bucket.uri("two"))
+    first.submit()
+    assert ended(start_both(machines, job_environment), machines) == [0, 0]
+    assert losses(first.config) == losses(uninterrupted)
+    assert state(first.config) == state(second.config) == state(uninterrupted)
+    one, other = (sorted(path.name for path in m.run.checkpoints.glob("*/engine/*")) for m in machines)
+    assert set(one) == {"rank-00000.safetensors"}  # each disk has its own rank's files only
+    assert set(other) == {"rank-00001.safetensors"}
+    assert checkpoint.committed(first.run) == checkpoint.committed(second.run) == checkpoint.committed(
+        uninterrupted.directory
+    )
