@@ -143,7 +143,7 @@ class SharedRun:
                 head = found.head.model_copy(
                     update={
                         **{"session": self.session, "host": socket.gethostname(), "beat": 0, "ended": False},
-                        **{"address": "", "secret": ""},
+                        **{"address": "", "secret": "", "files": _without_result(found.head)},
                     }
                 )
                 first = first or found.head
@@ -198,6 +198,10 @@ class SharedRun:
             expected="at most one active supervisor per run",
             remedy="follow its job, or cancel it first; the claim of a lost machine expires by itself",
         )
+
+
+def _without_result(head: RunHead) -> dict[str, RecordedFile]:
+    return {name: one for name, one in head.files.items() if name != "result.json"}
 
 
 def is_active(found: HeadVersion | None, lease_s: float = LEASE_S) -> bool:

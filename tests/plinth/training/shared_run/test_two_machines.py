@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,11 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.shared_run import shipping
 from plinth.training.telemetry.timeline import timeline
-from tests.s3_server import Bucket, serving
+from tests.s3_server import Bucket
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 Make = Callable[..., RunConfig]
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Bucket]:
-    with serving() as found:
-        yield found
 
 
 class Machine:
@@ -80,7 +74,6 @@ def test_a_run_in_a_bucket_equals_the_run_on_one_disk(
     assert state(here.config) == state(uninterrupted)
 
 
-@pytest.mark.exhaustive
 def test_another_machine_continues_a_lost_machines_run(
     bucket: Bucket, make: Make, tmp_path: Path, uninterrupted: RunConfig, job_environment: Callable[..., dict[str, str]]
 ) -> None:
@@ -126,7 +119,6 @@ def ended(jobs: list[subprocess.Popen[bytes]], machines: tuple[Machine, Machine]
     return codes
 
 
-@pytest.mark.exhaustive
 def test_two_hosts_with_their_own_disks_equal_one(
     bucket: Bucket, make: Make, tmp_path: Path, uninterrupted: RunConfig, job_environment: Callable[..., dict[str, str]]
 ) -> None:
