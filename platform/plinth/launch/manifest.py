@@ -107,12 +107,14 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
         "kind": "Job",
         "metadata": _metadata(launch, directory, _queueing(launch)),
         "spec": {
-            "completions": launch.nodes,
-            "parallelism": launch.nodes,
+            "completions": launch.machines,
+            "parallelism": launch.machines,
             "completionMode": "Indexed",
             "backoffLimit": BACKOFF_LIMIT,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _rules()},
+            # a spare may never have started
+            **({"successPolicy": {"rules": [{"succeededIndexes": "0"}]}} if launch.spares else {}),
             "ttlSecondsAfterFinished": KEPT_S,
             **({"suspend": True} if QUEUE in _queueing(launch) else {}),  # until Kueue admits it
             "template": {"metadata": metadata, "spec": pod},
@@ -233,7 +235,7 @@ def _places(launch: Launch, directory: Path) -> list[Manifest]:
     name = job_name(directory)
     return [
         host,
-        {"name": "PLINTH_NODES", "value": str(launch.nodes)},
+        {"name": "PLINTH_NODES", "value": str(launch.machines)},
         {"name": "PLINTH_NODE", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
         {"name": "PLINTH_ADDRESS", "value": f"{name}-0.{name}"},
     ]

@@ -171,6 +171,13 @@ class Launch(Frozen):
     )
     ranks: int = Field(2, ge=1, description="Number of processes over all nodes, one per device.")
     nodes: int = Field(1, ge=1, description="Number of machines; each runs the same number of ranks.")
+    spares: int = Field(
+        0,
+        ge=0,
+        exclude_if=lambda given: not given,
+        description="Number of further machines that wait to replace lost nodes, except the first node. With "
+        "`training.recovery.copies_every`, the ranks of the other nodes keep running.",
+    )
     python: str = Field(
         "",
         description="Python interpreter in the Ray cluster or the Kubernetes image. If empty, Ray uses the submitter's "
@@ -197,6 +204,11 @@ class Launch(Frozen):
         """Number of processes on each node."""
         return self.ranks // self.nodes
 
+    @property
+    def machines(self) -> int:
+        """Number of machines of the job: those that train, and the spares."""
+        return self.nodes + self.spares
+
     @model_validator(mode="after")
     def _possible(self) -> Launch:
         refusals = [f"{key}: {reason}" for key, reason in problems(self)]
@@ -213,6 +225,8 @@ def problems(launch: Launch) -> Iterator[Refusal]:
     if launch.nodes > 1 and launch.kind == "local":
         found = f"kind local uses one machine, found {launch.nodes} nodes"
         yield "nodes", f"{found}; expected 1 node, or kind slurm, ray or kubernetes"
+    if launch.spares and launch.nodes == 1:
+        yield "spares", f"{launch.spares} spares for 1 node, which cannot be replaced; expected 2 nodes or more, or 0"
     yield from _environment(launch)
     if launch.kind == "slurm":
         yield from _slurm(launch)

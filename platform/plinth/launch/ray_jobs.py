@@ -150,7 +150,7 @@ class RayLauncher:
         }
         if self._launch.nodes > 1:  # resources belong to the bundles of nodes, not to the entry point
             each = ["bash", "-c", base.logged(words, log)]
-            nodes, bundle = str(self._launch.nodes), json.dumps(_bundle(asked))
+            nodes, bundle = str(self._launch.machines), json.dumps(_bundle(asked))
             words, needs = [python, "-P", "-m", "plinth.launch.ray_nodes", nodes, bundle, *each], {}
         unless = f'if [ "$(cat {shlex.quote(str(directory / CANCELLED))} 2>/dev/null)" = {name} ]; then exit {LEFT}; fi'
         return {

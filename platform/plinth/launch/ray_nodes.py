@@ -6,7 +6,7 @@ This is the entry point of a job with several nodes (ray_jobs). It places NODES 
 on different nodes (STRICT_SPREAD), and runs COMMAND in each bundle with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A
 request to stop is forwarded to all nodes. The exit status is the status of node 0.
 
-If a node is lost, node 0's supervisor ends after its lease; if node 0 itself is lost, the other supervisors end. The
+If a node is lost and no spare takes its place, node 0's supervisor ends; if node 0 itself is lost, the other supervisors end. The
 command is then restarted on available nodes from the last commit, like a requeued job, at most `REPLACEMENTS` times;
 after that the exit status is 75.
 
@@ -95,7 +95,7 @@ def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: 
         before = excluded()
         status, lost = _run_once(nodes, bundle, command, asked, before)
         unfit = [name for name in excluded() if name not in before] if status == LEFT else []
-        if not (lost or unfit) or asked.is_set() or not left:
+        if status != LEFT or not (lost or unfit) or asked.is_set() or not left:
             break
         words = ", ".join([*(f"node {node}" for node in lost), *unfit])
         print(f"lost or excluded: {words}; restarting on {nodes} nodes, restarts left: {left}", flush=True)

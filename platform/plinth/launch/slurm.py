@@ -118,7 +118,7 @@ class SlurmLauncher:
 
 def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
     """Return the batch script: options, the supervisor of each node, then the decision to requeue."""
-    asked, nodes = launch.slurm, launch.nodes
+    asked, nodes = launch.slurm, launch.machines
     options = {
         "job-name": job_name(directory),
         "comment": str(directory),
@@ -131,14 +131,16 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     }
     lines = ["#!/bin/bash", "#SBATCH --requeue"]
     lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
-    lines += [f"#SBATCH {line}" for line in (*_queueing(launch), *asked.sbatch)]
+    spares = [_KEEP] if launch.spares else []
+    lines += [f"#SBATCH {line}" for line in (*_queueing(launch), *spares, *asked.sbatch)]
     lines += ["", "cd /", "export PYTHONSAFEPATH=1", 'export PLINTH_HOST="$SLURMD_NODENAME"', *asked.setup]
     words = shlex.join(command)
     if nodes > 1:
         lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
-        words = f"{_SRUN.format(nodes=nodes)} {words}"
+        words = f"{_SRUN.format(nodes=nodes, more=''.join(f' {option}' for option in spares))} {words}"
     lines += base.waiting(words, _ASK_ALL if nodes > 1 else base.TERMINATE)
     lines += ["kill $(jobs -p) 2>/dev/null"] if nodes > 1 else []
+    lines += [_OUTCOME.format(result=shlex.quote(str(directory / "result.json")))] if launch.spares else []
     lines += [f'if [ "$status" = {base.LEFT} ]; then', *_requeue(directory), "fi", 'exit "$status"', ""]
     return "\n".join(lines)
 
@@ -166,10 +168,20 @@ _ADDRESS = (
 #: Runs one supervisor per node. The first supervisor decides when all end, so srun must not end one because another
 #: has exited.
 _SRUN = (
-    "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --input=none "
+    "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --input=none{more} "
     "${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} "
     "bash -c 'PLINTH_NODE=$SLURM_NODEID PLINTH_HOST=$SLURMD_NODENAME exec \"$@\"' node"
 )
+
+
+#: Option by which Slurm keeps the allocation after the loss of a node.
+_KEEP = "--no-kill"
+
+#: Replaces the status of srun, which is that of a lost node, by the outcome that node 0 has recorded.
+_OUTCOME = """case "$(sed -n 's/^ "status": "\\(.*\\)",$/\\1/p' {result} 2>/dev/null)" in
+finished) status=0 ;;
+stopped) [ "$status" = 0 ] || status=75 ;;
+esac"""
 
 
 def _requeue(directory: Path) -> list[str]:

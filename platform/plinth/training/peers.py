@@ -73,9 +73,8 @@ class Peer(Contact, Generic[_State]):
 
 
 class Peers(Generic[_State]):
-    """Server of numbered peers.
-
-    While a peer is connected, another process with its number is refused.
+    """Server of numbered peers. Once a peer has connected, another process with its number is refused until the peer is
+    forgotten.
 
     Args:
         blank: state of a peer before its first report.
@@ -131,16 +130,15 @@ class Peers(Generic[_State]):
         """Remember a peer, and return the messages in effect.
 
         Raises:
-            ValueError: another process with its number is connected.
+            ValueError: the number is that of another process.
         """
         number, process = peer.hello["number"], peer.hello["process"]
         with self._lock:
             before = self._known.get(number)
-            same = before is not None and before.hello["process"] == process
-            if before is not None and same:  # connected again
+            if before is not None:  # connected again
                 peer.state = before.state
-            elif before is not None and before.connection is not None:
-                raise ValueError(f"peer {number} is connected already")
+                if before.hello["process"] != process:
+                    raise ValueError(f"peer {number} is another process")
             self._known[number] = peer
             return list(self._told)
 

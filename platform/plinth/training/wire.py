@@ -94,16 +94,17 @@ def wait_until_open(host: str, port: int, limit_s: float = 60.0) -> None:
 
 
 class MessageServer:
-    """Listens on a free port and calls `handle` for each authenticated connection, in a thread of its own.
+    """Listens on a port and calls `handle` for each authenticated connection, in a thread of its own.
 
     Args:
         everywhere: True to listen on all interfaces, False for this machine only.
+        port: port to listen on; 0 for any free port.
     """
 
-    def __init__(self, secret: str, handle: Callable[[Connection], None], *, everywhere: bool) -> None:
+    def __init__(self, secret: str, handle: Callable[[Connection], None], *, everywhere: bool, port: int = 0) -> None:
         self._secret, self._handle = secret.encode(), handle
         self._closed = False
-        self._socket = socket.create_server(("" if everywhere else "127.0.0.1", 0), backlog=1024)
+        self._socket = socket.create_server(("" if everywhere else "127.0.0.1", port), backlog=1024)
         self.port = int(self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._accept, name="plinth-accept", daemon=True)
         self._thread.start()

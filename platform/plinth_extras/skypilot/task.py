@@ -53,7 +53,7 @@ def task(launch: Launch, command: Sequence[str], directory: Path, log: Path, nam
         recovery = {"strategy": own, **recovery}
     found: dict[str, Any] = {
         "name": name,
-        "num_nodes": launch.nodes,
+        "num_nodes": launch.machines,
         "resources": {**options.resources, "job_recovery": recovery},
         "run": script(launch, command, directory, log, name),
     }
@@ -74,7 +74,7 @@ def script(launch: Launch, command: Sequence[str], directory: Path, log: Path, n
     ]
     if launch.nodes > 1:
         address = 'PLINTH_ADDRESS="$(printf \'%s\\n\' "$SKYPILOT_NODE_IPS" | head -n 1)"'
-        lines.append(f'export PLINTH_NODES={launch.nodes} PLINTH_NODE="$SKYPILOT_NODE_RANK" {address}')
+        lines.append(f'export PLINTH_NODES={launch.machines} PLINTH_NODE="$SKYPILOT_NODE_RANK" {address}')
     lines += [
         "cd /",
         "( while ! canceled; do sleep 0.5; done; kill -TERM $$ ) >/dev/null 2>&1 &",

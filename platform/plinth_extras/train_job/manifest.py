@@ -54,7 +54,7 @@ def manifests(launch: Launch, grace_s: float, command: Sequence[str], directory:
         "metadata": metadata,
         "spec": {
             "runtimeRef": {"apiGroup": GROUP, "kind": "TrainingRuntime", "name": name},
-            "trainer": {"numNodes": launch.nodes},
+            "trainer": {"numNodes": launch.machines},
             **({"suspend": True} if job["spec"].get("suspend") else {}),  # until Kueue admits it
         },
     }
@@ -64,7 +64,7 @@ def manifests(launch: Launch, grace_s: float, command: Sequence[str], directory:
         "kind": "TrainingRuntime",
         "metadata": {key: value for key, value in metadata.items() if key != "annotations"},
         "spec": {
-            "mlPolicy": {"numNodes": launch.nodes},
+            "mlPolicy": {"numNodes": launch.machines},
             "template": {"spec": {"replicatedJobs": [{"name": NODE, "replicas": 1, "template": template}]}},
         },
     }

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 from plinth import processes
 from plinth.training.checkpoint import checkpoint, writer
@@ -38,28 +37,38 @@ TRIES = 2
 Stage = Literal["running", "halting", "joining"]
 
 
+class RecoverableJob(Protocol):
+    """The job whose ranks are recovered: its supervisor."""
+
+    def replace(self, ranks: list[int], link: RecoveryLink) -> None:
+        """Start ranks again, with a link, on a spare if their node is lost. End their old processes first."""
+
+    def lacks_spares(self) -> bool:
+        """Return True if the place of a lost node cannot be taken by another one."""
+
+    def is_reachable(self, rank: int) -> bool:
+        """Return True if the node of a rank is connected."""
+
+    def keepers(self) -> tuple[str, ...]:
+        """Return the addresses of the keepers of all nodes but the first, in order."""
+
+    def recovered(self, reason: str, step: int) -> None:
+        """Log a recovery: the lost ranks in words, and the step after which the ranks continue."""
+
+    def highest(self) -> int:
+        """Return the highest step so far."""
+
+
 class RecoveryCoordinator:
     """Recoveries of one job.
 
     Args:
         secret: secret of the job.
         host: address of this machine for other nodes; empty if there are none.
-        replace: starts the given ranks again, with a link; it ends their old processes first.
-        record: logs a recovery: the lost ranks in words, and the step after which the ranks continue.
-        highest: returns the highest step so far.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        secret: str,
-        host: str,
-        replace: Callable[[list[int], RecoveryLink], None],
-        record: Callable[[str, int], None],
-        highest: Callable[[], int],
-    ) -> None:
-        self._config, self._secret, self._host = config, secret, host or "127.0.0.1"
-        self._replace, self._record, self._highest = replace, record, highest
+    def __init__(self, config: RunConfig, secret: str, host: str, job: RecoverableJob) -> None:
+        self._config, self._secret, self._host, self._job = config, secret, host or "127.0.0.1", job
         self._hub = Peers(secret, RankState(), everywhere=bool(host))
         self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby()
         self._keepers: tuple[str, ...] = ()
@@ -71,18 +80,9 @@ class RecoveryCoordinator:
         self._source: tuple[int | None, int, int] | None = None  # step and history restored last, and the highest step
         self._times = 0  # that it was restored
 
-    @property
-    def keeper(self) -> str:
-        """Address of this node's keeper."""
-        return self._keeper.address
-
-    def begin(self, keepers: tuple[str, ...]) -> RecoveryLink:
-        """Prepare an attempt: all ranks start. Return their link.
-
-        Args:
-            keepers: addresses of the keepers of all nodes, in order.
-        """
-        self._keepers, self._stage, self._epoch, self._given_up = keepers, "running", 0, False
+    def begin(self) -> RecoveryLink:
+        """Prepare an attempt: all ranks start. Return their link."""
+        self._stage, self._epoch, self._given_up = "running", 0, False
         self._hub.reset()
         return self._link(self._chosen(self._continuation(0)))
 
@@ -92,6 +92,7 @@ class RecoveryCoordinator:
 
     def tend(self, ranks: list[Process]) -> None:
         """Detect losses and advance the recovery. Call this several times per second."""
+        self._keeper.tend()
         if self._given_up:
             return
         lost = self._lost(ranks)
@@ -119,7 +120,7 @@ class RecoveryCoordinator:
             code, known = process.poll(), self._hub.known(rank)
             if code not in _IN_ORDER:
                 found[rank] = describe_exit(rank, code)
-            elif code is None and known is not None and known.state.phase != "done":
+            elif code is None and known is not None and known.state.phase != "done" and self._job.is_reachable(rank):
                 silence = known.silence(limits.closed_s, limits.silent_s)
                 if silence:
                     found[rank] = f"rank {rank} {silence}"
@@ -131,11 +132,12 @@ class RecoveryCoordinator:
         started = self._stage != "running" or self._all("running")
         capable = all(one.hello["in_process"] for one in known if one is not None)
         named = any(process.poll() in range(2, 9) for process in ranks)
-        return started and capable and not named and self._fruitless < self._config.supervision.max_restarts
+        fruitful = self._fruitless < self._config.supervision.max_restarts
+        return started and capable and not named and fruitful and not self._job.lacks_spares()
 
     def _halt(self, lost: dict[int, str]) -> None:
         """Have the other ranks leave their groups, and start the lost ranks again."""
-        highest = self._highest()
+        highest = self._job.highest()
         self._fruitless, self._seen = self._fruitless + 1 if highest <= self._seen else 1, highest
         if self._stage == "running":
             self._begun, self._reasons = time.monotonic(), []
@@ -144,7 +146,7 @@ class RecoveryCoordinator:
         for rank in lost:
             self._hub.forget(rank)
         self._hub.tell({"do": "halt", "epoch": self._epoch})
-        self._replace(sorted(lost), self._link(JoinOrder(epoch=self._epoch)))
+        self._job.replace(sorted(lost), self._link(JoinOrder(epoch=self._epoch)))
 
     def _continue(self) -> None:
         """Choose the state, and order all ranks to join."""
@@ -154,7 +156,7 @@ class RecoveryCoordinator:
                 return  # a writer may still commit the state that every rank had staged
             checkpoint.clean(run)
             order = self._continuation(self._epoch)
-        self._record("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
+        self._job.recovered("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
         self._hub.tell({"do": "continue", "order": self._chosen(order).model_dump()}, also=True)
         self._stage = "joining"
 
@@ -162,11 +164,12 @@ class RecoveryCoordinator:
         """Return the order to continue after the newest step that every rank can restore from memory, unless the newest
         checkpoint is newer."""
         rollbacks = len(rollbacks_of(self._config))
+        self._keepers = (self._keeper.address, *self._job.keepers())
         known = keeper.listed([one for one in self._keepers if one], self._secret)
         step, restored = keeper.newest_common(known, self._config.ranks, rollbacks) or (None, 0)
         if step is not None and (
             step < max(checkpoint.committed(self._config.directory), default=0)
-            or (self._times >= TRIES and self._source == (step, restored, self._highest()))
+            or (self._times >= TRIES and self._source == (step, restored, self._job.highest()))
         ):
             step = None
         return JoinOrder(
@@ -182,7 +185,7 @@ class RecoveryCoordinator:
 
     def _chosen(self, order: JoinOrder) -> JoinOrder:
         """Count how often the same copies are restored without a new step, and return the order."""
-        source = order.step, order.restored, self._highest()
+        source = order.step, order.restored, self._job.highest()
         self._times = self._times + 1 if source == self._source else 1
         self._source = source
         return order

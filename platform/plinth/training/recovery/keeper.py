@@ -3,8 +3,8 @@
     rank ── put ──▶ keeper of its own node, and keeper of the next node
     rank ◀── get ── after a failure, from whichever has the copy
 
-Started by the node's supervisor as `python -m plinth.training.recovery.keeper EVERYWHERE`, with the job's secret on
-standard input. It prints its port, and ends with its supervisor. Killed ranks do not affect it.
+Started by the node's supervisor as `python -m plinth.training.recovery.keeper EVERYWHERE PORT` (0: any port), with the
+job's secret on standard input. It prints its port, and ends with its supervisor. Killed ranks do not affect it.
 
 It keeps the two newest complete copies of each rank. A copy that is still arriving is not visible. Two are enough: a
 rank begins a step that is followed by a copy only after its previous copy has arrived everywhere, and no rank ends the
@@ -17,8 +17,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -30,6 +32,9 @@ from plinth.training.supervise.rank_watch import SUPERVISOR, die_with_supervisor
 
 #: Number of complete copies of each rank.
 KEPT = 2
+
+#: Minimum seconds between two starts of a node's keeper.
+PAUSE_S = 2.0
 
 
 class CopyName(Frozen):
@@ -106,20 +111,23 @@ class KeeperProcess:
     """
 
     def __init__(self, secret: str, host: str = "") -> None:
-        command = processes.python("plinth.training.recovery.keeper", str(int(bool(host))))
-        own = {SUPERVISOR: str(os.getpid())}
-        self._process = processes.start(command, own=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._secret, self._host = secret, host
+        self._process = self._start(0)
         try:
-            self._process.stdin.write(secret.encode() + b"\n")
-            self._process.stdin.flush()
-            port = int(self._process.stdout.readline())
+            self._port = int(self._process.stdout.readline())
         except (OSError, ValueError) as error:
             raise LaunchError(
                 "the process that stores copies in memory has not started",
                 found=f"exit status {self._process.wait()}",
                 remedy="read the job's log, or set `training.recovery.copies_every: 0`",
             ) from error
-        self.address = f"{host or '127.0.0.1'}:{port}"
+        self.address = f"{host or '127.0.0.1'}:{self._port}"
+
+    def tend(self) -> None:
+        """Start the process again if it has ended, at the same address. The ranks' next copies arrive there."""
+        if self._process.poll() is not None and time.monotonic() - self._started > PAUSE_S:
+            self.close()
+            self._process = self._start(self._port)
 
     def close(self) -> None:
         """End the process and free its memory."""
@@ -127,6 +135,16 @@ class KeeperProcess:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             pipe.close()
+
+    def _start(self, port: int) -> Any:
+        command = processes.python("plinth.training.recovery.keeper", str(int(bool(self._host))), str(port))
+        own = {SUPERVISOR: str(os.getpid())}
+        process = processes.start(command, own=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._started = time.monotonic()
+        with suppress(OSError):  # it has ended already
+            process.stdin.write(self._secret.encode() + b"\n")
+            process.stdin.flush()
+        return process
 
 
 def listed(addresses: Sequence[str], secret: str) -> list[CopyName]:
@@ -155,7 +173,7 @@ def main() -> int:
     """Serve copies until the supervisor ends."""
     die_with_supervisor()
     secret = sys.stdin.readline().strip()
-    server = wire.MessageServer(secret, Keeper().handle, everywhere=sys.argv[1] == "1")
+    server = wire.MessageServer(secret, Keeper().handle, everywhere=sys.argv[1] == "1", port=int(sys.argv[2]))
     print(server.port, flush=True)
     while sys.stdin.readline():  # ends with the supervisor
         pass

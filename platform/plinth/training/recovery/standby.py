@@ -1,9 +1,10 @@
-"""A process on each node that has loaded torch and waits to take the place of a lost rank.
+"""Processes on each node that have loaded torch and wait to take the place of lost ranks.
 
     supervisor ── starts ──▶ `python -m plinth.training CONFIG --standby`: imports, waits
                ── environment of the lost rank, one JSON line ──▶ joins the others
 
-Loading torch and DeepSpeed takes most of the time of a recovery. The process uses no device before it becomes a rank.
+Loading torch and DeepSpeed takes most of the time of a recovery. The processes use no device before
+they become ranks.
 """
 
 from __future__ import annotations
@@ -23,33 +24,40 @@ OPTION = "--standby"
 
 
 class StandbyStarter:
-    """Starts the ranks of a node, and keeps one process waiting for the next loss."""
+    """Starts the ranks of a node, and keeps processes waiting for the next loss: one, or on a spare node one per
+    rank."""
 
     def __init__(self) -> None:
-        self._waiting: subprocess.Popen[bytes] | None = None
+        self._waiting: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, command: list[str], environment: dict[str, str], locks: tuple[int, ...]) -> Process:
-        """Start a rank. A rank that replaces a lost one is the waiting process, if that is alive."""
-        link, waiting = RecoveryLink.of(environment), self._waiting
-        replaces = link is not None and link.first.epoch > 0
-        if replaces:
-            self._waiting = None
-        if replaces and waiting is not None and self._told(waiting, command[4:], environment):
-            process: Process = waiting
-        else:
+        """Start a rank. A rank that replaces a lost one is a waiting process, if one is alive."""
+        link = RecoveryLink.of(environment)
+        process: Process | None = None
+        while self._waiting and process is None and link is not None and link.first.epoch > 0:
+            waiting = self._waiting.pop()
+            if self._told(waiting, command[4:], environment):
+                process = waiting
+        if process is None:
             process = self._start(command, environment, locks, subprocess.DEVNULL)
-        if self._waiting is None and link is not None:
-            self._waiting = self._start([*command, OPTION], environment, locks, subprocess.PIPE)
+        if link is not None:
+            self.fill(command, environment, locks, 1)
         return process
 
+    def fill(self, command: list[str], environment: Mapping[str, str], locks: tuple[int, ...], count: int) -> None:
+        """Start processes until `count` are waiting."""
+        self._waiting = [one for one in self._waiting if one.poll() is None]
+        while len(self._waiting) < count:
+            self._waiting.append(self._start([*command, OPTION], environment, locks, subprocess.PIPE))
+
     def close(self) -> None:
-        """End the waiting process."""
-        if self._waiting is not None:
-            self._waiting.kill()
-            self._waiting.wait()
-            assert self._waiting.stdin is not None
-            self._waiting.stdin.close()
-            self._waiting = None
+        """End the waiting processes."""
+        for waiting in self._waiting:
+            waiting.kill()
+            waiting.wait()
+            assert waiting.stdin is not None
+            waiting.stdin.close()
+        self._waiting = []
 
     @staticmethod
     def _told(waiting: subprocess.Popen[bytes], arguments: list[str], environment: dict[str, str]) -> bool:

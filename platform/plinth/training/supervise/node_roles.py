@@ -15,11 +15,13 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plinth import processes
 from plinth.errors import PlinthError
+from plinth.records import Frozen
 from plinth.training.attempts import HostFacts, this_host
 from plinth.training.checkpoint import writer
 from plinth.training.checkpoint.shares import prepare_machine
@@ -33,6 +35,7 @@ from plinth.training.supervise.host_checks import HostCheck, HostReport, of_this
 from plinth.training.supervise.host_checks import this_host as check_this_host
 from plinth.training.supervise.nodes import (
     LEAVES_AT,
+    OTHER,
     CheckProcess,
     NodeOrder,
     NodePlace,
@@ -40,9 +43,19 @@ from plinth.training.supervise.nodes import (
     end_standby,
     keep_standby,
     on_stop,
+    prepare_spare,
+    ranks_of,
     start_rank,
 )
-from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NAMED, NODE_LOST, POLL_S, Process, end_process
+from plinth.training.supervise.rank_watch import (
+    EXIT_PREEMPTED,
+    NAMED,
+    NODE_LOST,
+    POLL_S,
+    Process,
+    end_process,
+    spans,
+)
 from plinth.training.supervise.rendezvous import RendezvousRecord, rendezvous_of
 from plinth.training.telemetry.timeline import RankFailure, Timeline, last_event
 from plinth.training.wire import Message, own_host
@@ -52,26 +65,31 @@ HOSTS_S = 15.0
 
 
 class Leader:
-    """Role of node 0, which gives orders to the other nodes and reads their reports."""
+    """Role of node 0, which gives orders to the other nodes and reads their reports.
+
+    The ranks of a node are its seat. Nodes without a seat are spares.
+    """
 
     def __init__(self, config: RunConfig, place: NodePlace) -> None:
         self._config, self._place = config, place
         self.secret = secrets.token_hex(32)  # of this job; the other nodes get it by the rendezvous
         self._order = NodeOrder()
-        self._nodes: list[RemoteNode] = []
+        self._seats = list(range(config.launch.nodes))
+        self._nodes: dict[int, RemoteNode] = {}
         if place.nodes > 1:
             self._peers = Peers(self.secret, NodeReport(), everywhere=True)
             self._publish(id=uuid.uuid4().hex)
-            self._nodes = [RemoteNode(self, node) for node in range(1, place.nodes)]
+            self._nodes = {number: RemoteNode(self, number) for number in range(1, place.nodes)}
             where = f"{place.address}:{self._peers.port}"
             record = RendezvousRecord(session=uuid.uuid4().hex, address=where, secret=self.secret)
             rendezvous_of(config.directory).publish(record)
 
     def start(
         self, port: int, attempt: int, audit: bool, resume: int = 0, recovery: RecoveryLink | None = None
-    ) -> list[RemoteRank]:
+    ) -> list[RemoteProcess]:
         """Order the other nodes to start their ranks for a new attempt. Return these ranks."""
         self._order_all(
+            seats=tuple(self._seats),
             attempt=attempt,
             audit=audit,
             resume=resume,
@@ -79,61 +97,89 @@ class Leader:
             port=port,
             recovery=recovery,
         )
-        count = self._config.launch.ranks_per_node
-        return [RemoteRank(node, index) for node in self._nodes for index in range(count)]
+        first = self._config.launch.ranks_per_node
+        return [RemoteProcess(partial(self._seated, rank), rank) for rank in range(first, self._config.ranks)]
 
     def replace(self, ranks: Sequence[int], recovery: RecoveryLink) -> None:
-        """Order the other nodes to start some of their ranks again, while the others continue."""
+        """Order the nodes to start some of their ranks again, while the others continue."""
+        replaced = {**self._order.replaced, **dict.fromkeys(ranks, recovery.first.epoch)}
         if self._nodes:
-            self._publish(replaced=tuple(ranks), recovery=recovery)
+            self._publish(seats=tuple(self._seats), replaced=replaced, recovery=recovery)
+
+    def lacks_spares(self) -> bool:
+        """Return True if there are more lost nodes than spares."""
+        return len(self._lost_seats()) > len(self._spares())
+
+    def reseat(self) -> list[NodeMove]:
+        """Give the seats of lost nodes to spares, as of the next order. A lost node may return as a spare."""
+        moves = []
+        for seat, spare in zip(self._lost_seats(), self._spares(), strict=False):
+            lost, self._seats[seat] = self._seats[seat], spare.number
+            host = spare.report.host.host if spare.report.host else ""
+            moves.append(NodeMove(node=lost, by=spare.number, host=host, ranks=spans(ranks_of(self._config, seat))))
+            self._peers.forget(lost)
+        return moves
+
+    def is_reachable(self, rank: int) -> bool:
+        """Return True if the node of a rank is connected. Silence of a rank whose node is not says nothing yet."""
+        number = self._seats[rank // self._config.launch.ranks_per_node]
+        peer = self.known(number) if number else None
+        return not number or (peer is not None and peer.connection is not None)
 
     def keepers(self) -> list[str]:
-        """Wait until every other node has reported the address of its copies, and return them in order; empty for a
-        node that has not reported in time."""
+        """Wait until every other node with a seat has reported the address of its copies, and return them in order;
+        empty for a node that has not reported in time."""
         return [report.keeper for report in self._reports(lambda report: report.keeper)]
 
     @property
     def count(self) -> int:
-        """Number of nodes of the job, including node 0."""
-        return self._place.nodes
+        """Number of nodes with a seat, including node 0."""
+        return len(self._seats)
 
     def begin(self, step: int) -> None:
         """Order the other nodes to fetch their parts of a checkpoint from the bucket."""
-        self._order_all(fetch=step)
-
-    def check(self, port: int) -> list[RemoteRank]:
-        """Order the other nodes to check themselves and their connection to node 0's port."""
-        self._order_all(check=port, address=self._place.address)
-        return [RemoteRank(node, 0) for node in self._nodes]
-
-    def checks(self) -> list[HostReport | None]:
-        """Return the newest result of the checks of each other node; None if it has not started them."""
-        return [node.report.checks for node in self._nodes]
+        self._order_all(seats=tuple(self._seats), fetch=step)
 
     def failed(self) -> list[int]:
         """Wait until each node has fetched its part of the checkpoint or is lost. Return the nodes whose part is
         missing."""
-        codes = {node.number: RemoteRank(node, 0).wait() for node in self._nodes}
-        return [number for number, code in codes.items() if code != 0]
+        return [node.number for node in self._others() if node.process(OTHER).wait() != 0]
+
+    def check(self, port: int) -> list[RemoteProcess]:
+        """Order the other nodes to check themselves and their connection to node 0's port. Return the checks of those
+        with a seat."""
+        self._order_all(check=port, address=self._place.address)
+        return [node.process(OTHER) for node in self._others()]
+
+    def checks(self) -> dict[int, HostReport | None]:
+        """Return the newest result of the checks of each other node; None if it has not started them. Spares without a
+        result are left out."""
+        found = {number: node.report.checks for number, node in self._nodes.items()}
+        return {number: report for number, report in found.items() if report is not None or number in self._seats}
 
     def hosts(self) -> tuple[HostFacts, ...]:
-        """Return the facts about their machines that the other nodes have reported, in order. Nodes without a report
-        are left out."""
+        """Return the facts about their machines that the other nodes have reported, in the order of seats. Nodes
+        without a report are left out."""
         reports = self._reports(lambda report: report.host)
         return tuple(report.host for report in reports if report.host is not None)
 
     def failure(self) -> RankFailure | None:
         """Return the error that a rank of another node has reported there, or None."""
-        return next((node.report.failure for node in self._nodes if node.report.failure is not None), None)
+        return next((node.report.failure for node in self._others() if node.report.failure is not None), None)
 
     def asked_to_stop(self) -> int:
         """Return the stop signal that another node has received, or 0."""
-        return next((node.report.asked_to_stop for node in self._nodes if node.report.asked_to_stop), 0)
+        return next((node.report.asked_to_stop for node in self._others() if node.report.asked_to_stop), 0)
 
     @property
     def epoch(self) -> int:
         """Number of losses of this attempt after which ranks were started again."""
-        return self._order.recovery.first.epoch if self._order.recovery else 0
+        return self._order.epoch
+
+    @property
+    def order(self) -> str:
+        """Identifier of the current order."""
+        return self._order.id
 
     def signal(self, number: int) -> None:
         """Forward a stop signal to the ranks of all other nodes, once per attempt."""
@@ -141,9 +187,11 @@ class Leader:
             self._publish(signals=(*self._order.signals, number))
 
     def end(self, status: int) -> None:
-        """Order the other nodes to exit with a status, and wait until each follows the order or is lost."""
+        """Order the other nodes to exit with a status, and wait until each follows the order or is lost. A spare that
+        has never connected is not waited for."""
         self._order_all(status=status)
-        while not all(node.follows or node.is_lost for node in self._nodes):
+        waited = [node for node in self._nodes.values() if node.number in self._seats or self.known(node.number)]
+        while not all(node.follows or node.is_lost for node in waited):
             time.sleep(POLL_S)
         self.close()
 
@@ -160,32 +208,53 @@ class Leader:
         """Return True if another node is lost."""
         return self._place.is_lost(self._config, self.known(node.number), node.since)
 
+    def _others(self) -> list[RemoteNode]:
+        """Return the other nodes with a seat, in order."""
+        return [self._nodes[number] for number in self._seats if number]
+
+    def _seated(self, rank: int) -> RemoteNode:
+        return self._nodes[self._seats[rank // self._config.launch.ranks_per_node]]
+
+    def _lost_seats(self) -> list[int]:
+        return [seat for seat, number in enumerate(self._seats) if number and self._nodes[number].is_lost]
+
+    def _spares(self) -> list[RemoteNode]:
+        """Return the spares that follow the current order."""
+        spares = [node for number, node in self._nodes.items() if number not in self._seats]
+        return [node for node in spares if self.known(node.number) and node.follows and not node.is_lost]
+
     def _reports(self, wanted: Callable[[NodeReport], object]) -> list[NodeReport]:
-        """Wait a limited time until every other node has reported a fact. Return the reports in order."""
+        """Wait a limited time until every other node with a seat has reported a fact. Return the reports in order."""
         until = time.monotonic() + min(HOSTS_S, self._place.silent_s)
-        while time.monotonic() < until and not all(wanted(node.report) or node.is_lost for node in self._nodes):
+        while time.monotonic() < until and not all(wanted(node.report) or node.is_lost for node in self._others()):
             time.sleep(POLL_S)
-        return [node.report for node in self._nodes]
+        return [node.report for node in self._others()]
 
     def _order_all(self, **fields: Any) -> None:
         """Give a new order to the other nodes."""
         self._order = NodeOrder()
         if self._nodes:
             self._publish(id=uuid.uuid4().hex, **fields)
-        for node in self._nodes:
-            node.order = self._order.id
 
     def _publish(self, **changes: Any) -> None:
         self._order = self._order.model_copy(update=changes)
-        self._peers.tell({"order": self._order.model_dump()})
+        self._peers.tell({"order": self._order.model_dump(mode="json")})
+
+
+class NodeMove(Frozen):
+    """A spare that took the seat of a lost node: its number and its host, and the ranks of the seat."""
+
+    node: int
+    by: int
+    host: str
+    ranks: str
 
 
 class RemoteNode:
     """Node 0's view of another node."""
 
     def __init__(self, leader: Leader, number: int) -> None:
-        self._leader, self.number = leader, number
-        self.order, self.since = "", time.monotonic()
+        self._leader, self.number, self.since = leader, number, time.monotonic()
 
     @property
     def report(self) -> NodeReport:
@@ -196,42 +265,49 @@ class RemoteNode:
     @property
     def follows(self) -> bool:
         """True if the node has reported on the current order."""
-        return self.report.order == self.order
+        return self.report.order == self._leader.order
 
     @property
     def is_lost(self) -> bool:
         return self._leader.is_lost(self)
 
-    def code(self, index: int) -> int | None:
+    def process(self, number: int) -> RemoteProcess:
+        """Return one of the node's processes."""
+        return RemoteProcess(lambda: self, number)
+
+    def code(self, number: int) -> int | None:
         """Return the exit status of one of the node's processes, or None while it runs."""
-        report = self.report
-        current = report.order == self.order and report.epoch == self._leader.epoch
-        code = report.codes[index] if current and index < len(report.codes) else None
+        current = self.follows and self.report.epoch == self._leader.epoch
+        code = self.report.codes.get(number) if current else None
         return NODE_LOST if code is None and self.is_lost else code
 
     def signal(self, number: int) -> None:
         self._leader.signal(number)
 
 
-class RemoteRank:
-    """A rank on another node, with the process interface that `watch` needs."""
+class RemoteProcess:
+    """A rank on another node, or the check or download of a node, with the process interface that `watch` needs.
 
-    def __init__(self, node: RemoteNode, index: int) -> None:
-        self._node, self._index = node, index
+    Args:
+        node: returns the current node of the process.
+    """
+
+    def __init__(self, node: Callable[[], RemoteNode], number: int) -> None:
+        self._node, self._number = node, number
 
     def poll(self) -> int | None:
-        """Return the rank's exit status, None while it runs, or `NODE_LOST` if its node is lost."""
-        return self._node.code(self._index)
+        """Return the exit status, None while the process runs, or `NODE_LOST` if its node is lost."""
+        return self._node().code(self._number)
 
     def wait(self) -> int:
-        """Wait for the rank to end and return its exit status."""
+        """Wait for the process to end and return its exit status."""
         while (code := self.poll()) is None:
             time.sleep(POLL_S)
         return code
 
     def send_signal(self, sig: int) -> None:
         """Forward a stop signal to all remote ranks."""
-        self._node.signal(sig)
+        self._node().signal(sig)
 
 
 class Follower:
@@ -240,8 +316,9 @@ class Follower:
     def __init__(self, config: RunConfig, config_path: Path, place: NodePlace) -> None:
         self.config, self.place, self._path = config, place, config_path
         self._newest = self._order = NodeOrder()
-        self._signals = self._epoch = 0
-        self._ranks: list[Process] = []
+        self._signals = 0
+        self._processes: dict[int, Process] = {}  # by rank, or `OTHER`
+        self._started: dict[int, int] = {}  # rank -> loss after which it was started
         self._keeper: KeeperProcess | None = None
         self._standby = keep_standby() if config.recovery.enabled else None
         self._asked_to_stop, self._asked_at = 0, 0.0
@@ -259,6 +336,8 @@ class Follower:
             while True:
                 order = self._newest
                 self._execute(order)
+                if self._keeper is not None:
+                    self._keeper.tend()
                 self._send_report()
                 if order.status is not None:
                     return order.status
@@ -274,46 +353,51 @@ class Follower:
 
     def start(self, order: NodeOrder, rank: int) -> Process:
         """Start one rank of this node."""
-        return start_rank(self.config, self._path, self.place, order, rank)
+        return start_rank(self.config, self._path, order, rank)
 
-    def fetch(self, step: int) -> subprocess.Popen[bytes]:
+    def fetch(self, step: int, seat: int) -> subprocess.Popen[bytes]:
         """Start the process that fetches this node's part of a checkpoint. Its exit status is reported like a rank's
         status."""
-        command = fetch_command(self._path, step, self.place.node, self.place.nodes)
+        command = fetch_command(self._path, step, seat, self.config.launch.nodes)
         process: subprocess.Popen[bytes] = processes.start(command, *processes.STORES, *processes.KEYS)
         return process
 
     def _execute(self, order: NodeOrder) -> None:
+        seat = order.seat(self.place.node)
         if order.id != self._order.id:
             self._end_ranks()
-            self._order, self._signals, self._epoch = order, 0, 0
+            self._signals, self._started = 0, {}
             self._keep()
             if order.check:
-                self._ranks = [CheckProcess(self._path, self.place, order.address, order.check)]
-            elif order.fetch is not None:
-                self._ranks = [self.fetch(order.fetch)]
-            elif order.port:
-                here = self.place.ranks(self.config)
-                for rank in here:
+                own = self.config, self._path, self.place.node
+                self._processes[OTHER] = CheckProcess(*own, order.address, order.check)
+            elif order.fetch is not None and seat is not None:
+                self._processes[OTHER] = self.fetch(order.fetch, seat)
+            elif order.port and seat is not None:
+                for rank in ranks_of(self.config, seat):
                     writer.end(self.config.directory, rank)  # node 0 no longer waits for it
-                prepare_machine(self.config, here)
-                self._ranks = [self.start(order, rank) for rank in here]
-        if order.recovery is not None and order.recovery.first.epoch > self._epoch:
-            self._replace(order)
+            elif order.port and self._standby is not None:
+                prepare_spare(self._standby, self.config, self._path, order)
+        self._order = order
+        if order.port:
+            self._start_ranks(order, () if seat is None else ranks_of(self.config, seat))
         for number in order.signals[self._signals :]:
             self._send(number)
         self._signals = len(order.signals)
 
-    def _replace(self, order: NodeOrder) -> None:
-        """Start some ranks of this node again, while the others continue."""
-        here = self.place.ranks(self.config)
-        for rank in order.replaced:
-            if rank in here:
-                index = rank - here.start
-                end_process(self._ranks[index])
-                self._ranks[index] = self.start(order, rank)
-        assert order.recovery is not None
-        self._order, self._epoch = order, order.recovery.first.epoch
+    def _start_ranks(self, order: NodeOrder, here: Sequence[int]) -> None:
+        """Start the ranks of this node that do not run yet, or that node 0 wants started again. End those that were
+        given to another node."""
+        for rank in [rank for rank in self._processes if rank not in here]:
+            end_process(self._processes.pop(rank))
+        if set(here) - self._started.keys():
+            prepare_machine(self.config, here)
+        for rank in here:
+            epoch = order.replaced.get(rank, 0)
+            if self._started.get(rank, -1) < epoch:
+                if rank in self._processes:
+                    end_process(self._processes[rank])
+                self._processes[rank], self._started[rank] = self.start(order, rank), epoch
 
     def _keep(self) -> None:
         """Start the process that stores copies, once the job's secret is known."""
@@ -322,14 +406,14 @@ class Follower:
 
     def _send_report(self) -> None:
         """Report changes at once. The link repeats the newest report each second."""
-        checking = next((one for one in self._ranks if isinstance(one, CheckProcess)), None)
+        checking = self._processes.get(OTHER)
         changes = {
             "order": self._order.id,
-            "codes": tuple(process.poll() for process in self._ranks),
+            "codes": {number: process.poll() for number, process in self._processes.items()},
             "asked_to_stop": self._asked_to_stop,
-            "epoch": self._epoch,
+            "epoch": self._order.epoch,
             "keeper": self._keeper.address if self._keeper is not None else "",
-            "checks": checking.report if checking is not None else None,
+            "checks": checking.report if isinstance(checking, CheckProcess) else None,
             "failure": self._failure(),
         }
         report = self._report.model_copy(update=changes)
@@ -339,7 +423,7 @@ class Follower:
 
     def _failure(self) -> RankFailure | None:
         """Return the error that one of the ranks reported, unless node 0 reads the same timeline."""
-        named = any(process.poll() in NAMED for process in self._ranks)
+        named = any(process.poll() in NAMED for process in self._processes.values())
         last = last_event(self.config.directory.events) if named and is_shared(self.config.directory) else None
         if last is None or last["event"] != "rank_failed":
             return None
@@ -383,12 +467,12 @@ class Follower:
 
     def _end_ranks(self) -> None:
         self._send(signal.SIGKILL)
-        for process in self._ranks:
+        for process in self._processes.values():
             process.wait()
-        self._ranks = []
+        self._processes = {}
 
     def _send(self, number: int) -> None:
-        for process in self._ranks:
+        for process in self._processes.values():
             if process.poll() is None:
                 process.send_signal(number)
 
@@ -433,13 +517,13 @@ def checked_hosts(
 def _together(
     config: RunConfig, config_path: Path, place: NodePlace, leader: Leader, stop: Callable[[], bool]
 ) -> list[HostReport]:
-    own = CheckProcess(config_path, place, place.address, port := processes.free_port())
+    own = CheckProcess(config, config_path, 0, place.address, port := processes.free_port())
     running: list[Process] = [own, *leader.check(port)]
     until = time.monotonic() + config.supervision.host_checks.bound_s + SLACK_S
     while any(process.poll() is None for process in running) and time.monotonic() < until and not stop():
         time.sleep(POLL_S)
     end_process(own)
-    return [completed(node, found) for node, found in enumerate([own.report, *leader.checks()])]
+    return [completed(node, found) for node, found in {0: own.report, **leader.checks()}.items()]
 
 
 def completed(node: int, found: HostReport | None) -> HostReport:

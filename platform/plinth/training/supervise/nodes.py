@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pydantic import Field
+
 from plinth import processes
 from plinth.errors import LaunchError
 from plinth.records import Frozen
@@ -36,6 +38,9 @@ from plinth.trust.dsse import TRAINER
 #: Share of a time limit after which a node without a connection to node 0 ends its ranks. At the limit, node 0 may give
 #: them to others.
 LEAVES_AT = 0.75
+
+#: Number of a node's process that is not a rank.
+OTHER = -1
 
 #: Variables of a rank with an external trainer: `config.json`, the attempt, and the step of the checkpoint to load (0:
 #: from the beginning).
@@ -64,20 +69,14 @@ class NodePlace(Frozen):
         """
         given = {name.removeprefix("PLINTH_").lower(): value for name, value in environment.items()}
         place = cls.model_validate({name: given[name] for name in cls.model_fields if name in given})
-        if place.nodes != config.launch.nodes or not 0 <= place.node < place.nodes:
+        if place.nodes != config.launch.machines or not 0 <= place.node < place.nodes:
             raise LaunchError(
                 f"run {config.run_id} does not match this allocation",
                 found=f"node {place.node} of {place.nodes}",
-                expected=f"launch.nodes = {config.launch.nodes}",
+                expected=f"launch.nodes + launch.spares = {config.launch.machines}",
                 remedy="submit the run again, so that it requests the nodes of the recipe",
             )
         return place
-
-    def ranks(self, config: RunConfig, node: int | None = None) -> range:
-        """Return the ranks of a node, by default of this node."""
-        count = config.launch.ranks_per_node
-        first = (self.node if node is None else node) * count
-        return range(first, first + count)
 
     def is_lost(self, config: RunConfig, other: Contact | None, since: float, share: float = 1.0) -> bool:
         """Return True if another node is lost. The limit is longer before the first message, because the node may still
@@ -93,10 +92,17 @@ class NodePlace(Frozen):
         return bool(other.silence(share * self.closed_s, share * self.silent_s))
 
 
+def ranks_of(config: RunConfig, seat: int) -> range:
+    """Return the ranks of a seat: the place of a node. A spare node takes the seat of a lost node."""
+    count = config.launch.ranks_per_node
+    return range(seat * count, (seat + 1) * count)
+
+
 class NodeOrder(Frozen):
     """An order of node 0. Every attempt has its own `id`. An order with a `status` ends the job with that status."""
 
     id: str = ""
+    seats: tuple[int, ...] = ()  # the node of each seat; the others are spares
     attempt: int = 0
     audit: bool = False
     resume: int = 0  # step of the verified checkpoint that an external trainer loads
@@ -106,18 +112,26 @@ class NodeOrder(Frozen):
     check: int = 0  # port of node 0 during host checks
     fetch: int | None = None  # step of a checkpoint in the bucket to fetch, a share per node
     recovery: RecoveryLink | None = None  # of the ranks that start
-    replaced: tuple[int, ...] = ()  # ranks to start again; the others continue
+    replaced: Mapping[int, int] = Field(default_factory=dict)  # ranks to start again, with the loss that they had
     status: int | None = None
+
+    def seat(self, node: int) -> int | None:
+        """Return the seat of a node, or None for a spare."""
+        return self.seats.index(node) if node in self.seats else None
+
+    @property
+    def epoch(self) -> int:
+        """Number of losses of this attempt until now."""
+        return self.recovery.first.epoch if self.recovery else 0
 
 
 class NodeReport(Frozen):
-    """State of a node: the order that it follows, the exit status of each of its processes, a signal that the node
-    itself received, and the facts about its machine. `epoch` is the last loss after which it has started its ranks,
-    `keeper` the address of its copies, `checks` the newest result of its checks, and `failure` the error of one of its
-    ranks that is on a timeline of this node's own."""
+    """State of a node: the order that it follows, the exit status of each of its ranks (or of its check or download,
+    `OTHER`), a signal that the node itself received, and the facts about its machine. `epoch` is the last loss after
+    which it has started its ranks, `keeper` the address of its copies, and `checks` the newest result of its checks."""
 
     order: str = ""
-    codes: tuple[int | None, ...] = ()
+    codes: Mapping[int, int | None] = Field(default_factory=dict)
     asked_to_stop: int = 0
     host: HostFacts | None = None
     epoch: int = 0
@@ -127,11 +141,11 @@ class NodeReport(Frozen):
 
 
 def start_rank(
-    config: RunConfig, config_path: Path, place: NodePlace, order: NodeOrder, rank: int, locks: tuple[int, ...] = ()
+    config: RunConfig, config_path: Path, order: NodeOrder, rank: int, locks: tuple[int, ...] = ()
 ) -> Process:
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
     if config.trainer is not None and not order.audit:
-        known, key = rank_environment(config, place, order, rank), f"{KEY_VARIABLE}{TRAINER.upper()}"
+        known, key = rank_environment(config, order, rank), f"{KEY_VARIABLE}{TRAINER.upper()}"
         own = {
             **{name: value for name, value in known.items() if name == key or not name.startswith(KEY_VARIABLE)},
             RUN: str(config_path.absolute()),
@@ -140,27 +154,27 @@ def start_rank(
         }
         return _interpreter(list(config.trainer.command), own, locks)
     command = processes.python("plinth.training", str(config_path), "--attempt", str(order.attempt))
-    return _STARTER[-1](command + ["--audit"] * order.audit, rank_environment(config, place, order, rank), locks)
+    return _STARTER[-1](command + ["--audit"] * order.audit, rank_environment(config, order, rank), locks)
 
 
-def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank: int) -> dict[str, str]:
+def rank_environment(config: RunConfig, order: NodeOrder, rank: int) -> dict[str, str]:
     """Return the environment of one rank of this node. The rank may use the trainer's key to sign attestations."""
-    here = place.ranks(config)
+    count = config.launch.ranks_per_node
     given = {
         **rank_watch.environment(config.directory),
         **processes.heap(),
         **processes.environment(*processes.JOB),
         **config.launch.environment,
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank - here.start),
+        "LOCAL_RANK": str(rank % count),
         "WORLD_SIZE": str(config.ranks),
-        "LOCAL_WORLD_SIZE": str(len(here)),
+        "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": order.address,
         "MASTER_PORT": str(order.port),
         **(order.recovery.environment() if order.recovery else {}),
         **{name: os.environ[name] for name in (SESSION,) if config.trainer is None and name in os.environ},
         rank_watch.SUPERVISOR: str(os.getpid()),
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(here))),
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count)),
         "PYTHONUNBUFFERED": "1",
     }
     return processes.environment(own=given)
@@ -193,6 +207,13 @@ def keep_standby() -> StandbyStarter | None:
     return made
 
 
+def prepare_spare(owner: StandbyStarter, config: RunConfig, config_path: Path, order: NodeOrder) -> None:
+    """Keep a process waiting for each rank that this spare node may get."""
+    count = config.launch.ranks_per_node
+    command = processes.python("plinth.training", str(config_path))
+    owner.fill(command, rank_environment(config, order, 0), (), count)
+
+
 def end_standby(owner: StandbyStarter | None) -> None:
     """End the process that waits to replace a rank."""
     if owner is not None:
@@ -207,10 +228,10 @@ class CheckProcess:
         address, port: of node 0 during the checks.
     """
 
-    def __init__(self, config_path: Path, place: NodePlace, address: str, port: int) -> None:
+    def __init__(self, config: RunConfig, config_path: Path, node: int, address: str, port: int) -> None:
         self.report: HostReport | None = None  # the newest
         receive, send = os.pipe()
-        words = [str(place.node), str(place.nodes), address, str(port), str(send)]
+        words = [str(node), str(config.launch.nodes), address, str(port), str(send)]
         command = processes.python("plinth.training.supervise.peer_checks", str(config_path), *words)
         self._process = processes.start(command, *processes.JOB, stdin=subprocess.DEVNULL, pass_fds=(send,))
         os.close(send)

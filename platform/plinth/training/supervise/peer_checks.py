@@ -152,8 +152,10 @@ def main() -> int:
     report = HostReport(node=node, host=this_host())
     _write(descriptor, report)  # the name, in case the next step hangs
     report = report.model_copy(update={"checks": tuple(of_this_node(config))})
-    _write(descriptor, _unfinished(report) if wanted.all_reduce else report)  # in case others never respond
-    _write(descriptor, _between(report, nodes, address, port, wanted, until))
+    alone = node >= nodes  # a spare: the others do not wait for it
+    _write(descriptor, _unfinished(report) if wanted.all_reduce and not alone else report)  # others may never respond
+    if not alone:
+        _write(descriptor, _between(report, nodes, address, port, wanted, until))
     return 0
 
 

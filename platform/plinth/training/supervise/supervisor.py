@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 
 from plinth import private, processes
-from plinth.errors import PlinthError, StorageError
+from plinth.errors import LaunchError, PlinthError, StorageError
 from plinth.storage.atomic import append_to, write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
@@ -49,7 +49,7 @@ from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.host_checks import exclude, judged, replaces
 from plinth.training.supervise.node_roles import Leader, checked_hosts, follow
-from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
+from plinth.training.supervise.nodes import NodeOrder, NodePlace, ranks_of, start_rank
 from plinth.training.supervise.rank_watch import (
     EXIT_PARTNER_LOST,
     EXIT_PREEMPTED,
@@ -104,9 +104,7 @@ class Supervisor:
             self._take_over()
             if self.config.recovery.enabled:
                 host = self.place.address if self.place.nodes > 1 else ""
-                self.coordinator = RecoveryCoordinator(
-                    self.config, self.leader.secret, host, self._replace, self._recovered, self.lost.highest
-                )
+                self.coordinator = RecoveryCoordinator(self.config, self.leader.secret, host, self)
             return self._excluded() or self._phases()
         except PlinthError as error:
             self.failure = RankFailure.of(error)
@@ -177,7 +175,7 @@ class Supervisor:
             if self.asked_to_stop:  # not all ranks stopped in time
                 self._record_loss("lost", reason, audit)
                 return "stopped", asked
-            if code == NODE_LOST:  # only the scheduler can provide another node
+            if code == NODE_LOST and not self._reseat():  # only the scheduler can provide another node
                 self._record_loss("lost", reason, audit)
                 return "stopped", reason
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
@@ -202,7 +200,7 @@ class Supervisor:
         self.first_failed = []
         self._state(audit)
         port, self.link = processes.free_port(), self._link(audit)
-        ranks = self.rank_processes = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
+        ranks = self.rank_processes = [self._start(rank, port, audit) for rank in ranks_of(self.config, 0)]
         ranks += self.leader.start(port, self.attempt, audit, self.resume, self.link)
         reason = watch(
             ranks,
@@ -221,27 +219,52 @@ class Supervisor:
     def _state(self, audit: bool) -> None:
         """Sign the attestation of this attempt before its ranks start. The code on disk may have changed since the last
         attempt."""
-        hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
+        hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.leader.count}
         attempts.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
 
     def _link(self, audit: bool) -> RecoveryLink | None:
         """Return what the ranks of an attempt need to outlive lost ranks, or None if they do not outlive any."""
         if self.coordinator is None or audit:
             return None
-        return self.coordinator.begin((self.coordinator.keeper, *self.leader.keepers()))
+        return self.coordinator.begin()
 
-    def _replace(self, ranks: list[int], link: RecoveryLink) -> None:
-        """Start lost ranks again while the others continue, and sign the attestation of the machines as they are
-        now."""
+    def replace(self, ranks: list[int], link: RecoveryLink) -> None:
+        """Start lost ranks again while the others continue, those of a lost node on a spare. Sign the attestation of
+        the machines as they are now."""
         self.recoveries, self.link = self.recoveries + 1, link
+        self._reseat()
         self.leader.replace(ranks, link)
-        for rank in self.place.ranks(self.config):
+        for rank in ranks_of(self.config, 0):
             if rank in ranks:
                 end_process(self.rank_processes[rank])
                 self.rank_processes[rank] = self._start(rank, 0, False)
         self._state(audit=False)
 
-    def _recovered(self, reason: str, step: int) -> None:
+    def _reseat(self) -> bool:
+        """Give the places of lost nodes to spares, and log it. Return False if there are not enough spares."""
+        if self.leader.lacks_spares():
+            return False
+        for move in self.leader.reseat():
+            self.events.append("node_replaced", **move.model_dump(), durable=True)
+        return True
+
+    def lacks_spares(self) -> bool:
+        """Return True if the place of a lost node cannot be taken by another one."""
+        return self.leader.lacks_spares()
+
+    def is_reachable(self, rank: int) -> bool:
+        """Return True if the node of a rank is connected."""
+        return self.leader.is_reachable(rank)
+
+    def keepers(self) -> tuple[str, ...]:
+        """Return the addresses of the keepers of all nodes but the first, in order."""
+        return tuple(self.leader.keepers())
+
+    def highest(self) -> int:
+        """Return the highest step so far."""
+        return self.lost.highest()
+
+    def recovered(self, reason: str, step: int) -> None:
         """Log a recovery. The attempt goes on after `step`."""
         self.continued += 1
         self._record_loss("restart", reason, False, step, attempt=self.attempt, backoff_s=0.0)
@@ -294,7 +317,7 @@ class Supervisor:
         lost = self.lost.lose_vanished()
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
-        self.events.append("job_started", ranks=self.config.ranks, nodes=self.place.nodes)
+        self.events.append("job_started", ranks=self.config.ranks, nodes=self.leader.count)
         self.allowance = AllowanceWatch.of(self.config)
         self._watch_allowance()
         if fetched and self.shipper is not None:
@@ -316,7 +339,7 @@ class Supervisor:
         bucket = SharedCheckpoints(self.run, self.shipper.session)
         if bucket.committed():
             self.leader.begin(bucket.committed()[-1])
-        fetched = bucket.sync(self.config, self.place.ranks(self.config))
+        fetched = bucket.sync(self.config, ranks_of(self.config, 0))
         if failed := self.leader.failed() if bucket.committed() else []:
             raise StorageError(
                 f"some machines could not fetch their files of the last checkpoint of run {self.config.run_id}",
@@ -343,7 +366,7 @@ class Supervisor:
     def _start(self, rank: int, port: int, audit: bool) -> Process:
         fields = {"attempt": self.attempt, "audit": audit, "resume": self.resume, "port": port, "recovery": self.link}
         order = NodeOrder(address=self.place.address, **fields)
-        return start_rank(self.config, self.config_path, self.place, order, rank, (self.lock_fd,))
+        return start_rank(self.config, self.config_path, order, rank, (self.lock_fd,))
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
         """Return one exit status and one reason for all ranks.
@@ -411,6 +434,25 @@ class Supervisor:
         )
 
 
+def _hold(run: RunDirectory, place: NodePlace) -> int:
+    """Take the lock of the run's folder on this node.
+
+    Raises:
+        LaunchError: another supervisor is active there.
+    """
+    try:
+        return hold(run.lock)
+    except LaunchError as error:
+        if place.node == 0:
+            raise
+        raise LaunchError(
+            f"node {place.node} has no folder of its own for the run",
+            found=f"another node or job has locked {run.root}",
+            expected="a folder on each node's own disk, because the workspace is in a bucket",
+            remedy="set PLINTH_CACHE on the nodes to a folder that is not on a shared file system",
+        ) from error
+
+
 def _keep_log(run: RunDirectory) -> None:
     """Write the log on this machine if the launcher does not, because it does not know the folder."""
     with append_to(run.log) as stream:
@@ -431,7 +473,7 @@ def main() -> int:
     devices.start(config.directory, place.node, config.telemetry.devices_s)
     if place.node > 0 and not is_shared(config.directory):
         return follow(config, path, place)
-    lock = hold(config.directory.lock)  # in a shared workspace, each node has a folder of its own
+    lock = _hold(config.directory, place)
     if place.node > 0:
         return follow(config, path, place)
     claimed = claim(config, uuid.uuid4().hex)

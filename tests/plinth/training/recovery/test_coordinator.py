@@ -64,16 +64,31 @@ class Job:
 
     def __init__(self, config: RunConfig) -> None:
         self.replaced: list[tuple[list[int], RecoveryLink]] = []
-        self.recovered: list[tuple[str, int]] = []
+        self.recoveries: list[tuple[str, int]] = []
         self.steps = 7
-        self.coordinator = RecoveryCoordinator(
-            config, "secret", "", self._replace, lambda *said: self.recovered.append(said), lambda: self.steps
-        )
+        self.unreachable: set[int] = set()
+        self.without_spares = False
+        self.coordinator = RecoveryCoordinator(config, "secret", "", self)
         self.ranks: list[FakeRank] = [FakeRank() for _ in range(config.ranks)]
-        self.link = self.coordinator.begin((self.coordinator.keeper,))
+        self.link = self.coordinator.begin()
         self.all_ranks = list(self.ranks)
 
-    def _replace(self, ranks: list[int], link: RecoveryLink) -> None:
+    def lacks_spares(self) -> bool:
+        return self.without_spares
+
+    def is_reachable(self, rank: int) -> bool:
+        return rank not in self.unreachable
+
+    def keepers(self) -> tuple[str, ...]:
+        return ()
+
+    def highest(self) -> int:
+        return self.steps
+
+    def recovered(self, reason: str, step: int) -> None:
+        self.recoveries.append((reason, step))
+
+    def replace(self, ranks: list[int], link: RecoveryLink) -> None:
         self.replaced.append((ranks, link))
         for rank in ranks:
             self.ranks[rank] = FakeRank()
@@ -97,7 +112,7 @@ class Job:
             time.sleep(0.01)
 
     def put(self, *names: CopyName) -> None:
-        with wire.connect(self.coordinator.keeper, "secret") as connection:
+        with wire.connect(self.coordinator._keeper.address, "secret") as connection:
             for name in names:
                 wire.send(connection, {"do": "put", "name": name.model_dump(), "size": 0})
                 wire.send(connection, {})
@@ -135,8 +150,8 @@ def test_a_killed_rank_is_replaced_and_all_continue_after_the_newest_common_step
     assert one.ranks[0].hear() == {"do": "halt", "epoch": 1}
     one.ranks[0].say("halted", 1)
     one.ranks[1].connect(link, 1).say("halted", 1)
-    one.until(lambda: one.recovered)
-    assert one.recovered == [("rank 1 was killed by SIGKILL", 4)]
+    one.until(lambda: one.recoveries)
+    assert one.recoveries == [("rank 1 was killed by SIGKILL", 4)]
     order = one.ranks[0].hear()["order"]
     assert (order["epoch"], order["step"], order["rollbacks"]) == (1, 4, 0)
     assert one.ranks[1].hear() == {"do": "halt", "epoch": 1}  # said before it connected
@@ -152,7 +167,7 @@ def test_copies_that_lead_to_no_new_step_are_restored_twice_then_the_checkpoint_
 ) -> None:
     one = job()
     one.put(CopyName(rank=0, step=4), CopyName(rank=1, step=4))
-    starts = [one.coordinator.begin((one.coordinator.keeper,)).first for _ in range(3)]
+    starts = [one.coordinator.begin().first for _ in range(3)]
     assert [order.step for order in starts] == [4, 4, None]
     assert len({order.history for order in starts}) == 3
     one.steps += 1
@@ -173,8 +188,8 @@ def test_a_second_loss_during_a_recovery_begins_it_again(job: Callable[..., Job]
     assert [(ranks, link.first.epoch) for ranks, link in one.replaced] == [([1], 1), ([1], 2), ([0], 3)]
     for number, rank in enumerate(one.ranks):
         rank.connect(one.replaced[-1][1], number).say("halted", 3)
-    one.until(lambda: one.recovered)
-    ((reason, step),) = one.recovered
+    one.until(lambda: one.recoveries)
+    ((reason, step),) = one.recoveries
     assert reason == "rank 1 was killed by SIGKILL; rank 1 ended with status 1; rank 0 was killed by SIGKILL"
     assert step == 0  # neither a copy nor a checkpoint: from the beginning
 
@@ -186,8 +201,8 @@ def test_a_closed_connection_and_silence_are_losses(job: Callable[..., Job]) -> 
     closed.until(lambda: closed.replaced)
     closed.ranks[0].say("halted", 1)
     closed.ranks[1].connect(closed.link, 1).say("halted", 1)
-    closed.until(lambda: closed.recovered)
-    assert closed.recovered[0][0] == "rank 1 has no connection"
+    closed.until(lambda: closed.recoveries)
+    assert closed.recoveries[0][0] == "rank 1 has no connection"
 
     silent = job(silent_s=3.0).start()
 
@@ -238,7 +253,7 @@ def test_recoveries_without_a_new_step_are_limited(job: Callable[..., Job]) -> N
             break
         one.ranks[0].say("halted", epoch)
         one.ranks[1].connect(one.replaced[-1][1], 1).say("halted", epoch)
-        one.until(lambda epoch=epoch: len(one.recovered) == epoch)
+        one.until(lambda epoch=epoch: len(one.recoveries) == epoch)
         for rank in one.ranks:
             rank.say("running", epoch)
         one.running()

@@ -24,7 +24,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.supervise import host_checks, node_roles, peer_checks
 from plinth.training.supervise.host_checks import HostCheck, HostReport, judged, with_clocks
-from plinth.training.supervise.nodes import CheckProcess, NodePlace
+from plinth.training.supervise.nodes import CheckProcess
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.ranks import run_ranks
 
@@ -246,11 +246,11 @@ def test_a_node_that_hangs_has_failed_and_one_that_never_began_is_not_known() ->
 
 
 def check_peers(path: str, port: str) -> None:
-    place = NodePlace(node=int(os.environ["RANK"]), nodes=2)
-    process = CheckProcess(Path(path), place, "127.0.0.1", int(port))
+    node = int(os.environ["RANK"])
+    process = CheckProcess(configuration.load(path), Path(path), node, "127.0.0.1", int(port))
     process.wait()
     assert process.report is not None
-    Path(path).with_name(f"report-{place.node}").write_text(process.report.model_dump_json())
+    Path(path).with_name(f"report-{node}").write_text(process.report.model_dump_json())
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ from plinth.training.attempts import HostFacts, this_host
 from plinth.training.config import RunConfig
 from plinth.training.peers import PeerLink
 from plinth.training.supervise import result as locks
-from plinth.training.supervise.node_roles import Follower, Leader, RemoteRank
-from plinth.training.supervise.nodes import NodeOrder, NodePlace, NodeReport, rank_environment
+from plinth.training.supervise.node_roles import Follower, Leader, RemoteProcess
+from plinth.training.supervise.nodes import NodeOrder, NodePlace, NodeReport, rank_environment, ranks_of
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST
 from plinth.training.supervise.rendezvous import FileRendezvous, RendezvousRecord
 from plinth.training.supervise.supervisor import Supervisor
@@ -100,7 +100,7 @@ def shut(connection: Connection) -> None:
         opened.shutdown(socket.SHUT_RDWR)
 
 
-def waited(ranks: list[RemoteRank]) -> list[int]:
+def waited(ranks: list[RemoteProcess]) -> list[int]:
     return [rank.wait() for rank in ranks]
 
 
@@ -108,7 +108,7 @@ def test_place_is_what_the_scheduler_says(pair: RunConfig, make: Make) -> None:
     given = {"PLINTH_NODE": "1", "PLINTH_NODES": "2", "PLINTH_ADDRESS": "n1"}
     place = NodePlace.of(given, pair)
     assert (place.node, place.nodes, place.address) == (1, 2, "n1")
-    assert (list(place.ranks(pair)), list(place.ranks(pair, 0))) == ([2, 3], [0, 1])
+    assert (list(ranks_of(pair, 1)), list(ranks_of(pair, 0))) == ([2, 3], [0, 1])
     assert NodePlace.of({}, make()) == NodePlace()
     with pytest.raises(LaunchError, match="does not match this allocation"):
         NodePlace.of(given, make())
@@ -159,8 +159,8 @@ def test_a_node_fetches_its_share_before_its_ranks_start(pair: RunConfig, status
     seen: list[list[int]] = []
 
     class Fetching(Rehearsal):
-        def fetch(self, step: int) -> subprocess.Popen[bytes]:
-            assert step == 7
+        def fetch(self, step: int, seat: int) -> subprocess.Popen[bytes]:
+            assert (step, seat) == (7, 1)
             return subprocess.Popen([sys.executable, "-S", "-c", f"raise SystemExit({status})"])
 
     def lead() -> None:
@@ -220,7 +220,7 @@ def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
     for _ in range(2):
         made = follower(pair, "raise SystemExit(1)", silent_s=0.5)
         assert made.follow() == EXIT_PREEMPTED
-        assert made._report.codes == ()
+        assert made._report.codes == {}
         pair.directory.rendezvous.write_text("{")
     pair.directory.result.write_text('{"status": "finished"}')
     assert follower(pair, silent_s=0.5).follow() == 0
@@ -251,12 +251,12 @@ def test_a_node_that_was_connected_leaves_before_node_0_counts_it_as_lost(pair: 
     assert made.follow() == EXIT_PREEMPTED
     ended = time.monotonic()
     thread.join()
-    assert made._ranks == []
+    assert made._processes == {}
     assert ended < seen[0] + 5.0
 
 
 def test_one_process_per_node(pair: RunConfig) -> None:
-    """A second supervisor of the same node is refused while the first is connected, and takes over afterward."""
+    """A second supervisor of the same node is refused until node 0 has given the first one up."""
     first = leader(pair)
     states = [NodeReport(order=name).model_dump() for name in "ab"]
     one, other = (PeerLink(1, partial(dict, state), lambda message: None) for state in states)
@@ -268,8 +268,11 @@ def test_one_process_per_node(pair: RunConfig) -> None:
     assert not other.met
     one.ended.set()
     thread.join()
+    other.hold(record.address, record.secret)
+    assert not other.met
+    first._peers.forget(1)
     thread = beside(lambda: other.hold(record.address, record.secret))
-    until(lambda: other.met and first._nodes[0].report.order == "b")
+    until(lambda: other.met and first._nodes[1].report.order == "b")
     other.ended.set()
     thread.join()
     first.close()
@@ -313,5 +316,5 @@ def test_a_rank_keeps_its_buffers_unless_the_operator_says_otherwise(
     order = NodeOrder(address="127.0.0.1", port=1)
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
-    found = rank_environment(pair, NodePlace(), order, 0)
+    found = rank_environment(pair, order, 0)
     assert (found["MALLOC_MMAP_THRESHOLD_"], found["MALLOC_TRIM_THRESHOLD_"]) == ("65536", f"{2**28}")

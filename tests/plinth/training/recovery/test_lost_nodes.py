@@ -1,0 +1,134 @@
+"""Whole runs on two nodes with spares that lose nodes at any instant: a spare takes the place of a lost node, the ranks
+of the others continue, and the end is that of an undisturbed run, to the bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth.launch.parameters import HostChecks, Launch, Supervision
+from plinth.training import attempts
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.parameters.parallel import Parallel
+from plinth.training.parameters.run import Checkpoints, Recovery
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED
+from plinth.training.telemetry.timeline import timeline
+from tests.plinth.training.recovery.test_recovered_run import CONNECT, COPIER, ENGINE, KILL, LOOP, SAVER, same_end
+
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
+#: Losses of nodes by instant (`struck_ranks`), and the number of spares.
+INSTANTS: dict[str, tuple[int, list[list[Any]]]] = {
+    "before a step": (1, [["batch", 9, 1, "node"]]),
+    "with the gradient": (1, [[ENGINE + "_complete", 9, 1, "node"]]),
+    "after the update": (1, [[ENGINE + "gradient_norm", 9, 1, "node"]]),
+    "before a step is read": (1, [[LOOP + "_record", 9, 1, "node"]]),
+    "in a copy": (1, [[COPIER + "_send", 4, 1, "node"]]),
+    "while a save is staged": (1, [[SAVER + "_stage", 1, 1, "node"]]),
+    "after a save is staged": (1, [[SAVER + "save!", 1, 1, "node"]]),
+    "with a rank of the other node": (1, [["batch", 9, 1, "node"], ["batch", 9, 0, KILL]]),
+    "while the other joins": (1, [["batch", 9, 0, KILL], [CONNECT, 1, 1, "node"]]),
+    "the spare after it has joined": (2, [["batch", 9, 1, "node"], ["batch", 10, 1, "node"]]),
+    "the spare while it restores": (2, [["batch", 9, 1, "node"], [COPIER + "restore", 1, 1, "node"]]),
+    "a spare that waits": (2, [["batch", 8, 0, "spare"], ["batch", 9, 1, "node"]]),
+    "the neighbor's copies": (1, [["batch", 9, 0, "keeper"], ["batch", 9, 1, "node"]]),
+}
+
+Play = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def play(make: Callable[..., RunConfig], job_environment: Callable[..., dict[str, str]], tmp_path: Path) -> Play:
+    """Run jobs with faults until the run has finished, and return its configuration."""
+
+    def played(faults: list[list[Any]], spares: int, jobs: int = 1, **changes: Any) -> RunConfig:
+        marks = tmp_path / "marks"
+        marks.mkdir()
+        given: dict[str, Any] = {
+            "launch": Launch(kind="slurm", ranks=2, nodes=2, spares=spares),
+            "recovery": Recovery(copies_every=2, silent_s=900.0),
+            "batches": "struck_ranks:open_batches",
+            "checkpoints": Checkpoints(every_steps=6, audit_steps=3, keep_last=9),
+            "supervision": Supervision(backoff_s=0.1, hang_s=1800.0, host_checks=HostChecks(enabled=False)),
+        }
+        config = make(**{**given, **changes})
+        plan = job_environment(FAULTS=json.dumps({"marks": str(marks), "faults": faults}))
+        statuses = [run_job(config, plan) for _ in range(jobs)]
+        assert statuses == [EXIT_PREEMPTED] * (jobs - 1) + [0], config.directory.log.read_text()[-2000:]
+        assert len(list(marks.iterdir())) == len(faults)
+        return config
+
+    return played
+
+
+def run_job(config: RunConfig, environment: dict[str, str]) -> int:
+    """Run a supervisor per machine, each in a process group of its own; return the status of node 0."""
+    path = configuration.write(config)
+    place = {"PLINTH_NODES": f"{config.launch.machines}", "PLINTH_ADDRESS": "127.0.0.1", "PLINTH_SILENT_S": "900"}
+    command = [sys.executable, "-m", "plinth.training.supervise.supervisor", str(path)]
+    with config.directory.log.open("ab") as log:
+        nodes = [
+            subprocess.Popen(
+                command,
+                env={**environment, **place, "PLINTH_NODE": f"{node}"},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            for node in range(config.launch.machines)
+        ]
+        statuses = [node.wait() for node in nodes]
+    return statuses[0]
+
+
+def test_a_spare_takes_the_place_of_a_lost_node_and_the_other_ranks_stay(play: Play, uninterrupted: RunConfig) -> None:
+    config = play([[ENGINE + "_complete", 9, 1, "node"]], 1)
+    same_end(config, uninterrupted)
+    story = timeline(config.directory.events)
+    (moved,), (restart,), (resumed,) = story.of("node_replaced"), story.of("restart"), story.of("resumed")
+    assert (moved["node"], moved["by"], moved["ranks"], moved["host"]) == (1, 2, "1", attempts.this_host().host)
+    assert restart["reason"] == "the node of rank 1 sends no heartbeat"
+    assert (resumed["source"], resumed["step"]) == ("memory", restart["from_step"])
+    assert resumed["step"] in (6, 8)
+    assert len(story.of("job_started")) == 1
+    assert story.of("run_started")[-1]["attempt"] == 1
+
+
+@pytest.mark.parametrize("instant", INSTANTS)
+def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None:
+    spares, faults = INSTANTS[instant]
+    config = play(faults, spares)
+    same_end(config, uninterrupted)
+    story = timeline(config.directory.events)
+    assert len(story.of("job_started")) == 1
+    assert all(event["lost_steps"] <= 4 for event in story.of("restart")) or "copies" in instant
+    assert len(story.of("node_replaced")) == sum(fault[3] == "node" for fault in faults)
+
+
+def test_without_a_spare_the_job_ends_for_another_one(play: Play, uninterrupted: RunConfig) -> None:
+    config = play([["batch", 8, 0, "spare"], ["batch", 9, 1, "node"]], 1, jobs=2)
+    same_end(config, uninterrupted)
+    story = timeline(config.directory.events)
+    assert story.of("node_replaced") == []
+    assert [event["reason"] for event in story.of("lost")] == ["the node of rank 1 sends no heartbeat"]
+
+
+@pytest.mark.parametrize("recovery", [Recovery(copies_every=2), Recovery()])
+def test_ranks_that_cannot_stay_restart(play: Play, job: Any, tmp_path: Path, recovery: Recovery) -> None:
+    """ZeRO-3, and a run without copies in memory."""
+    parallel = Parallel(zero_stage=3 if recovery.enabled else 1)
+    config = play([["batch", 9, 1, "node"]], 1, parallel=parallel, recovery=recovery)
+    same = {"launch": Launch(ranks=2), "recovery": Recovery(), "batches": "synthetic:open_batches"}
+    reference = config.model_copy(update={**same, "workspace": str(tmp_path / "reference")})
+    assert job(reference) == 0
+    same_end(config, reference)
+    story = timeline(config.directory.events)
+    assert len(story.of("job_started")) == len(story.of("node_replaced")) == 1
+    assert story.of("resumed")[0]["source"] == ("memory" if recovery.enabled else "checkpoint")
