@@ -31,6 +31,7 @@ PLACES = {
     "probe": "s3://plinth/workspace/refs/memorisation/canaries.json",
     "release": "s3://plinth/workspace/refs/release.json",
     "exclusion": "s3://plinth/workspace/exclusions/00001.json",
+    "job": "s3://plinth/workspace/runs/r/head.json",
     "source": "s3://plinth/workspace/input/a.json",
     "pin": "s3://plinth/workspace/pins/abcd.json",
     "hold": "s3://plinth/workspace/retention/holds/a.json",
@@ -51,7 +52,7 @@ READS = {
 }
 ADDS = {
     "curator": CONTENT | {"staging", "corpus", "mixture"},
-    "trainer": CONTENT | {"staging", "run", "probe", "checkpoint", "hold"},
+    "trainer": CONTENT | {"staging", "run", "probe", "checkpoint", "hold", "job"},
     "promoter": CONTENT | {"staging", "release", "artifact", "hold"},
     "compliance": {"content", "staging", "manifest", "exclusion"},
     "reader": set(),
@@ -60,7 +61,7 @@ ADDS = {
 }
 DELETES = {
     "curator": {"staging"},
-    "trainer": {"staging", "checkpoint"},
+    "trainer": {"staging", "checkpoint", "job"},
     "promoter": set(),
     "compliance": {"content", "staging"},
     "reader": set(),

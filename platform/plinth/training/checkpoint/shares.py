@@ -212,7 +212,7 @@ class SharedCheckpoints(RemoteCheckpoints):
                 checkpoint.path(self.directory, step).mkdir(exist_ok=True)  # a reader may have the record only
                 checkpoint.delete(self.directory, step)
 
-    def sync(self, config: RunConfig, ranks: range) -> list[int]:
+    def sync(self, config: RunConfig, ranks: Sequence[int]) -> list[int]:
         """Make the checkpoints of this machine those of the head, with the files that its ranks need, and return the
         steps that were fetched. The newest comes first. A checkpoint in another layout is fetched with the files of all
         ranks. No rank of this machine is alive.
@@ -307,7 +307,7 @@ def fetch_whole(config: RunConfig, step: int) -> None:
     bucket.sync_one(step, lambda folder, root: range(len(root.ranks)))
 
 
-def prepare_machine(config: RunConfig, ranks: range) -> None:
+def prepare_machine(config: RunConfig, ranks: Sequence[int]) -> None:
     """Bring the copy of a shared run on a machine other than node 0's up to date, before its ranks start. Do nothing if
     the workspace is a folder.
 

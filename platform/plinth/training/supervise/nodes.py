@@ -128,7 +128,8 @@ class NodeOrder(Frozen):
 class NodeReport(Frozen):
     """State of a node: the order that it follows, the exit status of each of its ranks (or of its check or download,
     `OTHER`), a signal that the node itself received, and the facts about its machine. `epoch` is the last loss after
-    which it has started its ranks, `keeper` the address of its copies, and `checks` the newest result of its checks."""
+    which it has started its ranks, `keeper` the address of its copies, and `checks` the newest result of its checks.
+    `failure` is the error of one of its ranks, if it is on a timeline of this node's own."""
 
     order: str = ""
     codes: Mapping[int, int | None] = Field(default_factory=dict)

@@ -133,3 +133,26 @@ def test_two_hosts_with_their_own_disks_equal_one(
     assert checkpoint.committed(first.run) == checkpoint.committed(second.run) == checkpoint.committed(
         uninterrupted.directory
     )
+
+
+def test_other_hosts_continue_when_both_are_lost(
+    bucket: Bucket, make: Make, tmp_path: Path, uninterrupted: RunConfig, job_environment: Callable[..., dict[str, str]]
+) -> None:
+    """The leader is killed, the other node leaves by itself, and two new hosts have nothing but the bucket."""
+    uri = bucket.uri("both")
+    machines, later = pair(make, tmp_path, uri), pair(make, tmp_path, uri, "new-")
+    machines[0].submit()
+    jobs = start_both(machines, job_environment)
+    while len(timeline(machines[0].run.events).steps) < 7:
+        assert jobs[0].poll() is None, machines[0].run.log.read_text()
+        time.sleep(0.1)
+    os.kill(jobs[0].pid, signal.SIGKILL)
+    assert ended(jobs, machines) == [-signal.SIGKILL, 75]
+    assert ended(start_both(later, job_environment), later) == [0, 0]
+    assert losses(later[0].config) == losses(uninterrupted)
+    assert state(later[0].config) == state(later[1].config) == state(uninterrupted)
+    story = timeline(later[0].run.events)
+    assert story.diverged == []
+    assert [event["step"] for event in story.of("downloaded")] == [max(checkpoint.committed(machines[1].run))]
+    for node, one in enumerate(later):
+        assert {path.name for path in one.run.checkpoints.glob("*/engine/*")} == {f"rank-{node:05d}.safetensors"}
