@@ -34,7 +34,7 @@ RENEW_AFTER_S = 3 * 86400.0
 
 class ObjectVersion(NamedTuple):
     """Object as read. The tag identifies this version; `modified` is the time of the write, and `read` that of the
-    answer, both by the clock of the store (Unix time)."""
+    answer (Unix time). The store sets both, so their difference does not depend on the clock of this machine."""
 
     data: bytes
     tag: str

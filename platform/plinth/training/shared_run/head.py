@@ -1,4 +1,4 @@
-"""Head of a run in a shared workspace: one object that says which files and checkpoints the run has, and who may act.
+"""Head of a run in a shared workspace: one object with the files and checkpoints of the run, and its claimant.
 
     runs/RUN/head.json                         the head, sealed by the workspace's workers
     runs/RUN/config.json                       the configuration, written before a job is submitted
@@ -9,7 +9,7 @@
 A supervisor claims the run by writing its session into the head, and renews the claim by increasing `beat`. Each change
 of the head names the tag of the version that it replaces and is made only while the session is the claimant's. What a
 supervisor without a claim still uploads therefore stays invisible: it has its own session or save in its name, and no
-head lists it. A claim expires by the clock of the store, so machines need no common clock.
+head lists it. The store's clock decides if a claim has expired, so machines need no common clock.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RunHead(Frozen):
 
 
 class HeadVersion(Frozen):
-    """A head as read: its tag, and its age by the clock of the store."""
+    """A head as read: its tag, and its age according to the store."""
 
     head: RunHead
     tag: str

@@ -78,10 +78,10 @@ class Shipper:
         self._shared, self._every_s = shared, float(os.environ.get(EVERY, EVERY_S))
         self.session, self.place = shared.session, shared.objects.uri
         run, log = shared.run, f"logs/{shared.session}.log"
-        begun = run.log.stat().st_size if run.log.exists() else 0
+        written = run.log.stat().st_size if run.log.exists() else 0
         self._growing = (
             _GrowingFile(shared, EVENTS, run.events, 0, head.files.get(EVENTS)),
-            _GrowingFile(shared, log, run.log, begun, None),
+            _GrowingFile(shared, log, run.log, written, None),
         )
         self._earlier = {name: one for name, one in head.files.items() if name.startswith("logs/")}
         self._seen: dict[str, tuple[tuple[int, int], RecordedFile]] = {}  # small files: time and size, record
@@ -164,13 +164,13 @@ class _GrowingFile:
 
     Args:
         name: name in the head.
-        begun: position in the file of this machine at which the shipped file begins.
+        start: position in the file of this machine at which the shipped file begins.
         recorded: what earlier sessions have shipped; this machine's file begins with it.
     """
 
-    def __init__(self, shared: SharedRun, name: str, path: Path, begun: int, recorded: RecordedFile | None) -> None:
+    def __init__(self, shared: SharedRun, name: str, path: Path, start: int, recorded: RecordedFile | None) -> None:
         self.name = name
-        self._shared, self._path, self._begun, self._recorded = shared, path, begun, recorded
+        self._shared, self._path, self._start, self._recorded = shared, path, start, recorded
         self._digest = hashlib.sha256()
         if recorded is not None:
             for data in _blocks(path, 0, recorded.bytes):
@@ -179,7 +179,7 @@ class _GrowingFile:
     def ship(self) -> RecordedFile | None:
         """Ship the whole lines that were added. Return the record of the file, or None if there is no file yet."""
         done = self._recorded.bytes if self._recorded is not None else 0
-        size = _whole_lines(self._path, self._begun + done) - self._begun
+        size = _whole_lines(self._path, self._start + done) - self._start
         if size == done:
             return self._recorded
         digest, first, session = self._digest.copy(), done // PIECE_BYTES, self._shared.session
@@ -197,7 +197,7 @@ class _GrowingFile:
         return self._recorded
 
     def _read(self, start: int, stop: int) -> Iterator[bytes]:
-        return _blocks(self._path, self._begun + start, self._begun + stop)
+        return _blocks(self._path, self._start + start, self._start + stop)
 
 
 def refresh(run: RunDirectory, *, own: bool = False) -> HeadVersion | None:
@@ -412,8 +412,8 @@ def _require(objects: S3Objects, name: str, data: bytes, recorded: RecordedFile)
 
 
 def _move_aside(path: Path, data: bytes) -> None:
-    """Keep lines that were never shipped before another machine continued the run. The announcement of a submission is
-    no such line, because the events of its job follow on the machine of the job."""
+    """Keep lines that were never shipped before another machine continued the run, except for the announcement of a
+    submission: the events of its job are on the machine of the job."""
     before = b"".join(_blocks(path, 0, None))
     known = set(data.splitlines())
     lost = [line for line in before.splitlines() if line not in known and b'"event": "submitted"' not in line]

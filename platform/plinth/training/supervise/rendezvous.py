@@ -83,7 +83,7 @@ class BucketRendezvous:
         self._shared.change(lambda head: head.model_copy(update={"address": record.address, "secret": secret}))
 
     def read(self) -> RendezvousRecord | None:
-        """Return the record of a job that is alive, or None. The bucket is asked once per second."""
+        """Return the record of a job that is alive, or None. The bucket is read once per second."""
         if time.monotonic() - self._read_at > EVERY_S:
             self._read_at = time.monotonic()
             with suppress(PlinthError):
