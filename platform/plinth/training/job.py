@@ -13,7 +13,7 @@ from collections.abc import Callable
 from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RecipeError, StoppedRunError, StorageError, TrainingError
-from plinth.launch.base import Handle, Launcher, choose
+from plinth.launch.base import HANDLE, Handle, Launcher, choose
 from plinth.launch.submission_rate import submit_within
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
@@ -23,7 +23,8 @@ from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.parameters import trainer
 from plinth.training.run_state import launcher_of, result
-from plinth.training.shared_run.shipping import newest_log, refresh, write_config
+from plinth.training.shared_run.head import CONFIG
+from plinth.training.shared_run.shipping import ALLOWANCE, give, newest_log, refresh, require_free
 from plinth.training.stopping import last_step
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event, read_events
@@ -75,18 +76,22 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
         if ended is not None and ended.status == "finished" and checkpoint.is_valid(run, last_step(config)):
             return known
         run.reopen()
+    if not alive:
+        require_free(run)
     configuration.write(config)
     if alive:
         return launcher.submit(command(config), run.root, run.log)
     before()
-    write_config(run)
+    give(run, CONFIG, ALLOWANCE)
     asked = config.launch
     chosen = choose(asked.kind, asked, config.supervision.grace_s)
     if not _is_announced(config):
         Timeline(run.events).append("submitted", launcher=asked.kind)
-    return submit_within(
+    handle = submit_within(
         run.root.parent.parent, asked.kind, asked.rate, lambda: chosen.submit(command(config), run.root, run.log)
     )
+    give(run, HANDLE)
+    return handle
 
 
 def _is_announced(config: RunConfig) -> bool:

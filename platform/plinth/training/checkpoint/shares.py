@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -211,6 +212,19 @@ class SharedCheckpoints(RemoteCheckpoints):
             if checkpoint.name(step) not in head.commits:
                 checkpoint.path(self.directory, step).mkdir(exist_ok=True)  # a reader may have the record only
                 checkpoint.delete(self.directory, step)
+
+    def upload_earlier(self) -> None:
+        """Commit the checkpoints of this machine in the bucket, if they are from a version that kept them here only."""
+        found, run = self.shared.read(), self.directory
+        if found is None or found.head.commits or found.head.files:
+            return
+        for step in checkpoint.committed(run):
+            name, number = checkpoint.name(step), uuid.uuid4().hex[:16]
+            base, folder = base_of(name, number), checkpoint.path(run, step)
+            self.put_files(base, folder, checkpoint.listed_files(run, step))
+            self.put(f"{base}/{MANIFEST}", (folder / MANIFEST).read_bytes())
+            self.put(f"{base}.json", checkpoint.record_path(run, step).read_bytes())
+            self.commit(name, number)
 
     def sync(self, config: RunConfig, ranks: Sequence[int]) -> list[int]:
         """Make the checkpoints of this machine those of the head, with the files that its ranks need, and return the

@@ -1,7 +1,7 @@
 """Head of a run in a shared workspace: one object with the files and checkpoints of the run, and its claimant.
 
     runs/RUN/head.json                         the head, sealed by the workspace's workers
-    runs/RUN/config.json                       the configuration, written before a job is submitted
+    runs/RUN/config.json, allowance.json …     what the submitter of a job gives to its machines, sealed
     runs/RUN/files/SHA256                      a small file, by content
     runs/RUN/pieces/SESSION/NAME/000000        a piece of a growing file: the timeline, or node 0's log
     runs/RUN/step-00000100.SAVE/               files of a checkpoint, uploaded in one save (checkpoint.shares)
@@ -14,6 +14,7 @@ head lists it. The store's clock decides if a claim has expired, so machines nee
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import time
@@ -128,6 +129,42 @@ class SharedRun:
             ) from error
         return HeadVersion(head=head, tag=found.tag, age_s=max(0.0, found.read - found.modified))
 
+    def give(self, name: str, data: bytes) -> None:
+        """Write what the submitter of a job gives to its machines, sealed.
+
+        Raises:
+            LaunchError: another machine writes it at the same time.
+        """
+        found, seal = self.objects.get(name), self._seal.of(f"run {name}", self.run.root.name, _digest(data))
+        content = fingerprint.canonical({"data": data.decode(), "seal": seal})
+        if not self.objects.put(name, content, found.tag if found else None):
+            raise LaunchError(
+                f"another machine submits run {self.run.root.name} at the same time",
+                remedy="run the same command again",
+            )
+
+    def given(self, name: str) -> bytes | None:
+        """Return what the submitter has given, or None.
+
+        Raises:
+            IntegrityError: no worker of this workspace wrote it.
+        """
+        found = self.objects.get(name)
+        if found is None:
+            return None
+        try:
+            content = json.loads(found.data)
+            data: bytes = content["data"].encode()
+            if not self._seal.holds(content["seal"], f"run {name}", self.run.root.name, _digest(data)):
+                raise ValueError("its seal is wrong")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise IntegrityError(
+                f"{self.objects.where(name)} was not written by a worker of this workspace",
+                found=error,
+                remedy="find out who wrote it, then submit the job again",
+            ) from error
+        return data
+
     def claim(self, lease_s: float = LEASE_S) -> RunHead:
         """Claim the run for this session. An earlier claim must be released, or expire meanwhile.
 
@@ -198,6 +235,10 @@ class SharedRun:
             expected="at most one active supervisor per run",
             remedy="follow its job, or cancel it first; the claim of a lost machine expires by itself",
         )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _without_result(head: RunHead) -> dict[str, RecordedFile]:

@@ -24,14 +24,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plinth.errors import IntegrityError, LaunchError, MissingError, PlinthError, StorageError
-from plinth.launch.base import read_handle
+from plinth.launch.base import HANDLE, read_handle
 from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth.storage.objects import S3Objects, at_once
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.shared_run.head import CONFIG, LEASE_S, SESSION, HeadVersion, RecordedFile, RunHead, SharedRun
+from plinth.training.shared_run.head import (
+    CONFIG,
+    LEASE_S,
+    SESSION,
+    HeadVersion,
+    RecordedFile,
+    RunHead,
+    SharedRun,
+    is_active,
+)
 
 #: Bytes of one piece of a growing file.
 PIECE_BYTES = 1 << 20
@@ -39,11 +48,11 @@ PIECE_BYTES = 1 << 20
 #: The timeline, and patterns of small files, relative to the run's folder. A head with other names is refused.
 EVENTS = "events.jsonl"
 SMALL = (
-    *("result.json", "resume.json", "measured.json", "handle.json", "excluded_hosts"),
+    *("result.json", "resume.json", "measured.json", "excluded_hosts"),
     *("attempts/*.json", "audits/*.json"),
 )
 _NAME = re.compile(
-    r"events\.jsonl|(result|resume|measured|handle)\.json|excluded_hosts|(attempts|audits)/\d{4,}\.json"
+    r"events\.jsonl|(result|resume|measured)\.json|excluded_hosts|(attempts|audits)/\d{4,}\.json"
     r"|logs/[0-9a-f]{8,64}\.log"
 )
 
@@ -122,13 +131,13 @@ class Shipper:
         while not self._stop.wait(self._every_s) and self.lost is None:
             try:
                 self._ship(ended=False)
-                _fetch_allowance(self._shared)
+                _take(self._shared, ALLOWANCE)
                 self._fails = False
             except LaunchError as error:
                 self.lost = error
-            except PlinthError as error:  # an outage: training continues, and its saves wait
+            except (PlinthError, OSError) as error:  # an outage: training continues, and its saves wait
                 if not self._fails:
-                    print(f"the timeline is not shipped: {error.brief}", file=sys.stderr, flush=True)
+                    print(f"the timeline is not shipped: {error}", file=sys.stderr, flush=True)
                 self._fails = True
 
     def _ship(self, *, ended: bool) -> None:
@@ -145,7 +154,7 @@ class Shipper:
         root, found = self._shared.run.root, {}
         for path in sorted(path for pattern in SMALL for path in root.glob(pattern)):
             name = path.relative_to(root).as_posix()
-            if _NAME.fullmatch(name) is None or (name == "handle.json" and _is_local(root)):
+            if _NAME.fullmatch(name) is None:
                 continue
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 stat = path.stat()
@@ -216,9 +225,8 @@ def refresh(run: RunDirectory, *, own: bool = False) -> HeadVersion | None:
         return None
     run.root.mkdir(parents=True, exist_ok=True)
     with atomic.locked(run.root / "refresh.lock"):
-        config = shared.objects.get(CONFIG)
-        if config is not None and (not run.config.exists() or run.config.read_bytes() != config.data):
-            write_bytes(run.config, config.data)
+        for name in (CONFIG, HANDLE):
+            _take(shared, name)
         found = shared.read()
         note = run.root / NOTE
         if found is None or (not own and note.exists() and note.read_text() == found.tag):
@@ -236,6 +244,8 @@ def refresh(run: RunDirectory, *, own: bool = False) -> HeadVersion | None:
 def _fetch_records(shared: SharedRun, head: RunHead) -> None:
     """Fetch the commit records of all checkpoints, whose files stay in the bucket until they are read."""
     folder = shared.run.checkpoints
+    if _session_here(shared.run) == head.session or not head.commits:
+        return  # this machine has them, or they are an external trainer's
     for path in [*folder.glob("step-????????.json"), *folder.glob("step-????????")]:
         if path.name.removesuffix(".json") not in head.commits:
             path.unlink() if path.suffix else shutil.rmtree(path)
@@ -277,9 +287,11 @@ def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
             found=f"{config.launch.nodes} nodes and the workspace {shared.objects.uri.partition('/runs/')[0]}",
             remedy=f"use a workspace in a shared folder, one node, or no training.{asked}",
         )
-    head = shared.claim(float(os.environ.get(LEASE, LEASE_S)))
+    found = shared.read()
+    here = found is not None and found.head.session == _session_here(run)  # its supervisor had this folder's lock
+    head = shared.claim(-1.0 if here else float(os.environ.get(LEASE, LEASE_S)))
     refresh(run, own=True)
-    _fetch_allowance(shared)
+    _take(shared, ALLOWANCE)
     write_bytes(run.root / SESSION_NOTE, session.encode())
     os.environ[SESSION] = session  # of the ranks
     return shared, head
@@ -307,35 +319,45 @@ def is_shared(run: RunDirectory) -> bool:
     return bool(Workspace(run.workspace).uri)
 
 
-def write_config(run: RunDirectory) -> None:
-    """Write the configuration and the allowance into the bucket, for the machines of the job. Do nothing if the
-    workspace is a folder.
+def require_free(run: RunDirectory) -> None:
+    """Check that no supervisor on another machine is active on a run.
 
     Raises:
-        LaunchError: another machine has written another configuration at the same time.
+        LaunchError: one is.
     """
     shared = SharedRun.of(run)
-    if shared is None:
-        return
-    data, found = run.config.read_bytes(), shared.objects.get(CONFIG)
-    if not shared.objects.put(CONFIG, data, found.tag if found else None):
+    found = shared.read() if shared is not None else None
+    if found is not None and is_active(found) and found.head.session != _session_here(run):
         raise LaunchError(
-            f"another machine has written the configuration of run {run.root.name} meanwhile",
-            remedy="run the same command again",
+            f"run {run.root.name} is active on {found.head.host}",
+            expected="at most one job of a run",
+            remedy="follow it with `plinth run timeline RUN`; if its machine is lost, try again in a minute",
         )
-    if run.allowance.exists():
-        shared.objects.replace(ALLOWANCE, run.allowance.read_bytes())
-    else:
-        shared.objects.remove(ALLOWANCE)
 
 
-def _fetch_allowance(shared: SharedRun) -> None:
-    """Copy the allowance that the last submission has granted to this machine."""
-    found, path = shared.objects.get(ALLOWANCE), shared.run.allowance
-    if found is None:
+def give(run: RunDirectory, *names: str) -> None:
+    """Give files of the run's folder to the machines of its job. Do nothing if the workspace is a folder.
+
+    Raises:
+        LaunchError: another machine submits a job of the run at the same time.
+    """
+    shared = SharedRun.of(run)
+    for name in names if shared is not None else ():
+        assert shared is not None
+        path = run.root / name
+        if path.exists() and not (name == HANDLE and _is_local(run.root)):
+            shared.give(name, path.read_bytes())
+        else:
+            shared.objects.remove(name)
+
+
+def _take(shared: SharedRun, name: str) -> None:
+    """Copy a file that the submitter has given to this machine."""
+    data, path = shared.given(name), shared.run.root / name
+    if data is not None and (not path.exists() or path.read_bytes() != data):
+        write_bytes(path, data)
+    elif data is None and name == ALLOWANCE:
         path.unlink(missing_ok=True)
-    elif not path.exists() or path.read_bytes() != found.data:
-        write_bytes(path, found.data)
 
 
 def fetch_config(place: str) -> Path:
@@ -455,8 +477,10 @@ def _blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
 
 def _is_local(root: Path) -> bool:
     """Return True if the handle in a run's folder names a process of this machine, which others cannot look up."""
-    handle = read_handle(root)
-    return handle is None or handle.launcher == "local"
+    with contextlib.suppress(LaunchError):
+        handle = read_handle(root)
+        return handle is None or handle.launcher == "local"
+    return True
 
 
 def _content(recorded: RecordedFile) -> str:

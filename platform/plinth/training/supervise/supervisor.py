@@ -337,6 +337,7 @@ class Supervisor:
         if self.shipper is None or self.config.trainer is not None:
             return []
         bucket = SharedCheckpoints(self.run, self.shipper.session)
+        bucket.upload_earlier()
         if bucket.committed():
             self.leader.begin(bucket.committed()[-1])
         fetched = bucket.sync(self.config, ranks_of(self.config, 0))

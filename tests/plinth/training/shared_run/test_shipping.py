@@ -12,7 +12,7 @@ from plinth.storage import atomic
 from plinth.training.directory import RunDirectory
 from plinth.training.shared_run import shipping
 from plinth.training.shared_run.head import SharedRun
-from plinth.training.shared_run.shipping import Shipper, newest_log, refresh, write_config
+from plinth.training.shared_run.shipping import Shipper, give, newest_log, refresh
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.s3_server import Bucket
 
@@ -131,7 +131,7 @@ def test_the_announcement_of_a_submission_is_not_lost_work(machine: On) -> None:
     submitter, node = machine("a"), machine("b")
     submitter.config.write_text("{}")
     Timeline(submitter.events).append("submitted", launcher="slurm")
-    write_config(submitter)
+    give(submitter, "config.json", "allowance.json")
     shipper = claimed(node, A)
     assert node.config.read_text() == "{}"
     steps(node, 1)
@@ -140,7 +140,7 @@ def test_the_announcement_of_a_submission_is_not_lost_work(machine: On) -> None:
     assert submitter.events.read_bytes() == node.events.read_bytes()
     assert list(submitter.root.glob("*.unshipped-*")) == []
     submitter.config.write_text('{"a": 1}')
-    write_config(submitter)
+    give(submitter, "config.json", "allowance.json")
     refresh(node)
     assert node.config.read_text() == '{"a": 1}'
 

@@ -40,7 +40,7 @@ class Machine:
 
     def submit(self) -> None:
         configuration.write(self.config)
-        shipping.write_config(self.run)
+        shipping.give(self.run, "config.json")
 
     def start(self, environment: Callable[..., dict[str, str]], **extra: str) -> subprocess.Popen[bytes]:
         place = f"{self.workspace.uri}/runs/{self.config.run_id}/config.json"
