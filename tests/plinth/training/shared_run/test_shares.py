@@ -132,9 +132,11 @@ def test_a_reader_fetches_a_whole_checkpoint(config: RunConfig, machine: On) -> 
     checkpoint.verify(reader.directory, 1)
     with checkpoint.record_path(runs[0], 1).open("rb") as record:
         assert record.read() == checkpoint.record_path(reader.directory, 1).read_bytes()
+    save(config, runs, A, 2)
     SharedCheckpoints(runs[0], A).drop([1])
     refresh(reader.directory)
-    assert checkpoint.committed(reader.directory) == []
+    assert checkpoint.committed(reader.directory) == [2]
+    assert not checkpoint.path(reader.directory, 1).exists()
 
 
 def test_another_layout_needs_all_files(config: RunConfig, machine: On) -> None:
