@@ -43,7 +43,6 @@ POLL_S = 0.3
 COMMIT_S = 600.0
 
 
-
 class SharedCheckpoint:
     """One save of a checkpoint, as its ranks' writers see it. An outage of the bucket delays them for some minutes
     before it is an error.
@@ -218,7 +217,7 @@ class SharedCheckpoints(RemoteCheckpoints):
         found, run = self.shared.read(), self.directory
         if found is None or found.head.commits or found.head.files:
             return
-        for step in checkpoint.committed(run):
+        for step in reversed(checkpoint.committed(run)):  # a second try ends at the newest
             name, number = checkpoint.name(step), uuid.uuid4().hex[:16]
             base, folder = base_of(name, number), checkpoint.path(run, step)
             self.put_files(base, folder, checkpoint.listed_files(run, step))

@@ -1,14 +1,8 @@
 """Copies of a run's files: by its supervisor into the bucket, and from the bucket onto any machine.
 
-    events.jsonl             growing file, in pieces of a fixed size; the last piece is written again as it grows
-    logs/SESSION.log         the same of node 0's log, `job.log`, from the start of the session
-    attempts/, result.json … small files, by content
+    submitter ── give ──▶ bucket ──▶ supervisor of node 0: claim, Shipper ──▶ bucket ──▶ refresh, on any machine
 
-The head lists the length and digest of each file, so a reader sees a whole prefix of the timeline whatever was written
-after it, and a piece that is written twice is harmless. A machine's copy is a prefix of the file in the bucket. If the
-machine was lost and another one continued the run, its own lines that were never shipped are moved aside.
-
-Does not belong here: checkpoints (checkpoint.shares), the claim (head).
+Does not belong here: the form of files in the bucket (files), checkpoints (checkpoint.shares), the head (head).
 """
 
 from __future__ import annotations
@@ -20,7 +14,6 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from plinth.errors import IntegrityError, LaunchError, MissingError, PlinthError, StorageError
@@ -31,6 +24,7 @@ from plinth.storage.objects import S3Objects, at_once
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
+from plinth.training.shared_run.files import EVENTS, NAME, GrowingFile, content_name, fetch
 from plinth.training.shared_run.head import (
     CONFIG,
     LEASE_S,
@@ -42,20 +36,11 @@ from plinth.training.shared_run.head import (
     is_active,
 )
 
-#: Bytes of one piece of a growing file.
-PIECE_BYTES = 1 << 20
-
-#: The timeline, and patterns of small files, relative to the run's folder. A head with other names is refused.
-EVENTS = "events.jsonl"
+#: Patterns of the small files, relative to the run's folder.
 SMALL = (
     *("result.json", "resume.json", "measured.json", "excluded_hosts"),
     *("attempts/*.json", "audits/*.json"),
 )
-_NAME = re.compile(
-    r"events\.jsonl|(result|resume|measured)\.json|excluded_hosts|(attempts|audits)/\d{4,}\.json"
-    r"|logs/[0-9a-f]{8,64}\.log"
-)
-
 #: Seconds between two copies into the bucket, which are also renewals of the claim.
 EVERY_S = 5.0
 
@@ -89,8 +74,8 @@ class Shipper:
         run, log = shared.run, f"logs/{shared.session}.log"
         written = run.log.stat().st_size if run.log.exists() else 0
         self._growing = (
-            _GrowingFile(shared, EVENTS, run.events, 0, head.files.get(EVENTS)),
-            _GrowingFile(shared, log, run.log, written, None),
+            GrowingFile(shared, EVENTS, run.events, 0, head.files.get(EVENTS)),
+            GrowingFile(shared, log, run.log, written, None),
         )
         self._earlier = {name: one for name, one in head.files.items() if name.startswith("logs/")}
         self._seen: dict[str, tuple[tuple[int, int], RecordedFile]] = {}  # small files: time and size, record
@@ -154,7 +139,7 @@ class Shipper:
         root, found = self._shared.run.root, {}
         for path in sorted(path for pattern in SMALL for path in root.glob(pattern)):
             name = path.relative_to(root).as_posix()
-            if _NAME.fullmatch(name) is None:
+            if NAME.fullmatch(name) is None:
                 continue
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 stat = path.stat()
@@ -162,59 +147,18 @@ class Shipper:
                 if seen is None or seen[0] != (stat.st_mtime_ns, stat.st_size):
                     data = path.read_bytes()
                     made = RecordedFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-                    self._shared.objects.put(_content(made), data, None)
+                    self._shared.objects.put(content_name(made), data, None)
                     seen = self._seen[name] = (stat.st_mtime_ns, stat.st_size), made
                 found[name] = seen[1]
         return found
 
 
-class _GrowingFile:
-    """A growing file and the part of it that was shipped.
-
-    Args:
-        name: name in the head.
-        start: position in the file of this machine at which the shipped file begins.
-        recorded: what earlier sessions have shipped; this machine's file begins with it.
-    """
-
-    def __init__(self, shared: SharedRun, name: str, path: Path, start: int, recorded: RecordedFile | None) -> None:
-        self.name = name
-        self._shared, self._path, self._start, self._recorded = shared, path, start, recorded
-        self._digest = hashlib.sha256()
-        if recorded is not None:
-            for data in _blocks(path, 0, recorded.bytes):
-                self._digest.update(data)
-
-    def ship(self) -> RecordedFile | None:
-        """Ship the whole lines that were added. Return the record of the file, or None if there is no file yet."""
-        done = self._recorded.bytes if self._recorded is not None else 0
-        size = _whole_lines(self._path, self._start + done) - self._start
-        if size == done:
-            return self._recorded
-        digest, first, session = self._digest.copy(), done // PIECE_BYTES, self._shared.session
-        for data in self._read(done, size):
-            digest.update(data)
-        for number in range(first, -(-size // PIECE_BYTES)):
-            stop = min(size, (number + 1) * PIECE_BYTES)
-            piece = b"".join(self._read(number * PIECE_BYTES, stop))
-            self._shared.objects.replace(_piece(session, self.name, number), piece)
-        pieces = self._recorded.pieces if self._recorded is not None else ()
-        if not pieces or pieces[-1][1] != session:
-            pieces = (*pieces, (first, session))
-        self._digest = digest
-        self._recorded = RecordedFile(bytes=size, sha256=digest.hexdigest(), pieces=pieces)
-        return self._recorded
-
-    def _read(self, start: int, stop: int) -> Iterator[bytes]:
-        return _blocks(self._path, self._start + start, self._start + stop)
-
-
-def refresh(run: RunDirectory, *, own: bool = False) -> HeadVersion | None:
+def refresh(run: RunDirectory, *, own: bool = False, quick: bool = False) -> HeadVersion | None:
     """Bring this machine's copy of a run's files up to date. Return the head, or None if the workspace is a folder or
     no supervisor has claimed the run yet.
 
     A machine whose supervisor writes the files has the newest ones, and only `own=True` of that supervisor compares
-    them.
+    them. With `quick`, an unchanged head is the only request.
 
     Raises:
         IntegrityError: a file in the bucket differs from its digest in the head.
@@ -225,14 +169,16 @@ def refresh(run: RunDirectory, *, own: bool = False) -> HeadVersion | None:
         return None
     run.root.mkdir(parents=True, exist_ok=True)
     with atomic.locked(run.root / "refresh.lock"):
+        found, note = shared.read(), run.root / NOTE
+        same = found is not None and not own and note.exists() and note.read_text() == found.tag
+        if same and quick:
+            return found
         for name in (CONFIG, HANDLE):
             _take(shared, name)
-        found = shared.read()
-        note = run.root / NOTE
-        if found is None or (not own and note.exists() and note.read_text() == found.tag):
+        if found is None or same:
             return found
         for name, recorded in found.head.files.items():
-            _fetch(shared.objects, run.root, name, recorded)
+            fetch(shared.objects, run.root, name, recorded)
         if not own:
             _fetch_records(shared, found.head)
         if "result.json" not in found.head.files and _session_here(run) != found.head.session:
@@ -250,9 +196,11 @@ def _fetch_records(shared: SharedRun, head: RunHead) -> None:
         if path.name.removesuffix(".json") not in head.commits:
             path.unlink() if path.suffix else shutil.rmtree(path)
     for name, number in head.commits.items():
+        if _CHECKPOINT.fullmatch(name) is None:
+            raise IntegrityError(f"the record of run {shared.run.root.name} lists what is not a checkpoint", found=name)
         record = shared.objects.get(f"{name}.{number}.json")
-        if _CHECKPOINT.fullmatch(name) is None or record is None:
-            raise IntegrityError(f"run {shared.run.root.name} lists a checkpoint that is not in the bucket", found=name)
+        if record is None:  # retired meanwhile
+            continue
         path = folder / f"{name}.json"
         if not path.exists() or path.read_bytes() != record.data:
             if (folder / name).exists():
@@ -310,7 +258,7 @@ def refresh_all(workspace: Workspace) -> None:
         return
     objects = S3Objects(f"{workspace.uri}/runs")
     names = [name for name in objects.folders() if _RUN.fullmatch(name)]
-    for _ in at_once(objects, lambda name: refresh(RunDirectory(workspace.runs / name)), names):
+    for _ in at_once(objects, lambda name: refresh(RunDirectory(workspace.runs / name), quick=True), names):
         pass
 
 
@@ -378,114 +326,9 @@ def fetch_config(place: str) -> Path:
     return run.config
 
 
-def _fetch(objects: S3Objects, root: Path, name: str, recorded: RecordedFile) -> None:
-    """Bring one file up to date, and compare it with its digest."""
-    path, small = root / name, not recorded.pieces
-    if _NAME.fullmatch(name) is None or (name == EVENTS or name.startswith("logs/")) == small:
-        raise IntegrityError(f"the record of run {root.name} lists a file that no run has", found=name)
-    here = _digest_of(path, recorded.bytes)
-    if here == recorded.sha256 and (not small or path.stat().st_size == recorded.bytes):
-        return  # the same; or this machine has lines that were not shipped yet
-    if small:
-        found = objects.get(_content(recorded))
-        data = found.data if found else b""
-        _require(objects, name, data, recorded)
-        path.parent.mkdir(exist_ok=True)
-        write_bytes(path, data)
-        return
-    path.parent.mkdir(exist_ok=True)
-    start = path.stat().st_size if path.exists() else 0
-    if start <= recorded.bytes:
-        known = hashlib.sha256()
-        for block in _blocks(path, 0, start):
-            known.update(block)
-        added = _read_pieces(objects, name, recorded, start)
-        known.update(added)
-        if known.hexdigest() == recorded.sha256:
-            with path.open("ab") as stream:
-                stream.write(added)
-            return
-    data = _read_pieces(objects, name, recorded, 0)
-    _require(objects, name, data, recorded)
-    _move_aside(path, data)
-    write_bytes(path, data)
-
-
-def _read_pieces(objects: S3Objects, name: str, recorded: RecordedFile, start: int) -> bytes:
-    """Return the bytes of a growing file from `start` on."""
-    found = []
-    for number in range(start // PIECE_BYTES, -(-recorded.bytes // PIECE_BYTES)):
-        writer = next(session for first, session in reversed(recorded.pieces) if first <= number)
-        piece = objects.get(_piece(writer, name, number))
-        stop = min(PIECE_BYTES, recorded.bytes - number * PIECE_BYTES)  # its writer may have more meanwhile
-        found.append((piece.data if piece else b"")[max(0, start - number * PIECE_BYTES) : stop])
-    return b"".join(found)
-
-
-def _require(objects: S3Objects, name: str, data: bytes, recorded: RecordedFile) -> None:
-    found = hashlib.sha256(data).hexdigest()
-    if found != recorded.sha256:
-        raise IntegrityError(
-            f"{objects.where(name)} differs from the record of the run",
-            found=f"{len(data)} bytes, {found}",
-            expected=f"{recorded.bytes} bytes, {recorded.sha256}",
-            remedy="restore the object from a version of the bucket; a live job replaces it by itself",
-        )
-
-
-def _move_aside(path: Path, data: bytes) -> None:
-    """Keep lines that were never shipped before another machine continued the run, except for the announcement of a
-    submission: the events of its job are on the machine of the job."""
-    before = b"".join(_blocks(path, 0, None))
-    known = set(data.splitlines())
-    lost = [line for line in before.splitlines() if line not in known and b'"event": "submitted"' not in line]
-    if lost:
-        number = 1 + sum(1 for _ in path.parent.glob(f"{path.name}.unshipped-*"))
-        path.rename(path.with_name(f"{path.name}.unshipped-{number}"))
-
-
-def _whole_lines(path: Path, start: int) -> int:
-    """Return the position after the last whole line of a file, at least `start`."""
-    end = at = start
-    for data in _blocks(path, start, None):
-        last = data.rfind(b"\n")
-        end = at + last + 1 if last >= 0 else end
-        at += len(data)
-    return end
-
-
-def _digest_of(path: Path, size: int) -> str:
-    """Return the digest of the first `size` bytes of a file; empty if it has fewer bytes, or does not exist."""
-    digest, found = hashlib.sha256(), 0
-    for data in _blocks(path, 0, size):
-        digest.update(data)
-        found += len(data)
-    return digest.hexdigest() if found == size and path.exists() else ""
-
-
-def _blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
-    try:
-        with atomic.opened(path) as stream:
-            stream.seek(start)
-            left = float("inf") if stop is None else stop - start
-            while left > 0 and (data := stream.read(int(min(left, PIECE_BYTES)))):
-                left -= len(data)
-                yield data
-    except FileNotFoundError:
-        return
-
-
 def _is_local(root: Path) -> bool:
     """Return True if the handle in a run's folder names a process of this machine, which others cannot look up."""
     with contextlib.suppress(LaunchError):
         handle = read_handle(root)
         return handle is None or handle.launcher == "local"
     return True
-
-
-def _content(recorded: RecordedFile) -> str:
-    return f"files/{recorded.sha256}"
-
-
-def _piece(session: str, name: str, number: int) -> str:
-    return f"pieces/{session}/{name}/{number:06d}"

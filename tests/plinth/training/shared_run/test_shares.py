@@ -172,6 +172,25 @@ def test_a_stale_leader_commits_nothing(config: RunConfig, machine: On, bucket: 
     assert {name.partition(".")[2][:16] for name in in_bucket(bucket, stale)} == {f"{1:016x}", f"{3:016x}"}
 
 
+def test_checkpoints_of_an_earlier_version_are_uploaded(config: RunConfig, machine: On) -> None:
+    """They were on one machine only; the first claim of the run must not delete them."""
+    run = machine("a")
+    for step in (1, 2):
+        checkpoint.stage(run, step)
+        for rank in (0, 1):
+            rank_part.write(plan_of(config, run, A, step, rank, step).model_copy(update={"shared": None}), BLOCK)
+        leading = plan_of(config, run, A, step, 0, step).model_copy(update={"shared": None})
+        assert leading.lead is not None
+        rank_part.commit(leading, leading.lead, Timing(0.0, 0.0, 0.0))
+    claim(run, A)
+    for _ in range(2):
+        SharedCheckpoints(run, A).upload_earlier()
+        assert SharedCheckpoints(run, A).sync(config, range(2)) == []
+    assert checkpoint.committed(run) == [1, 2]
+    assert SharedCheckpoints(machine("b"), A).sync(config, range(2)) == [2, 1]
+    checkpoint.verify(machine("b"), 2)
+
+
 def test_a_failed_part_is_named_on_the_leading_machine(config: RunConfig, machine: On) -> None:
     runs = machine("a"), machine("b")
     claim(runs[0], A)

@@ -10,9 +10,9 @@ import pytest
 from plinth.errors import IntegrityError, LaunchError
 from plinth.storage import atomic
 from plinth.training.directory import RunDirectory
-from plinth.training.shared_run import shipping
+from plinth.training.shared_run import files, shipping
 from plinth.training.shared_run.head import SharedRun
-from plinth.training.shared_run.shipping import Shipper, give, newest_log, refresh
+from plinth.training.shared_run.shipping import Shipper, give, newest_log, refresh, require_free
 from plinth.training.telemetry.timeline import Timeline, timeline
 from tests.s3_server import Bucket
 
@@ -27,7 +27,7 @@ SHIPPERS: list[Shipper] = []
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(shipping, "PIECE_BYTES", 256)
+    monkeypatch.setattr(files, "PIECE_BYTES", 256)
     monkeypatch.setenv(shipping.EVERY, "3600")  # tests ship by themselves
     yield
     for shipper in SHIPPERS:
@@ -143,6 +143,32 @@ def test_the_announcement_of_a_submission_is_not_lost_work(machine: On) -> None:
     give(submitter, "config.json", "allowance.json")
     refresh(node)
     assert node.config.read_text() == '{"a": 1}'
+
+
+def test_a_job_takes_orders_of_workers_only(machine: On, bucket: Bucket) -> None:
+    """Someone who can write the bucket cannot make the machines of a job run another configuration."""
+    run = machine("a")
+    run.config.write_text('{"launch": {}}')
+    give(run, "config.json", "allowance.json")
+    shared = SharedRun.of(run)
+    assert shared is not None
+    key = shared.objects.where("config.json").removeprefix(f"s3://{bucket.name}/")
+    bucket.put(key, bucket.get(key).replace(b"{}", b"[]"))
+    with pytest.raises(IntegrityError, match="was not written by a worker"):
+        refresh(machine("b"))
+    assert not machine("b").config.exists()
+
+
+def test_a_run_that_is_active_elsewhere_is_not_submitted_again(machine: On) -> None:
+    here, there = machine("a"), machine("b")
+    require_free(there)
+    shipper = claimed(here, A)
+    (here.root / "session").write_text(A)
+    require_free(here)  # this machine's supervisor may have been killed
+    with pytest.raises(LaunchError, match="is active on"):
+        require_free(there)
+    shipper.end()
+    require_free(there)
 
 
 def test_what_changed_in_the_bucket_is_found(machine: On, bucket: Bucket) -> None:
