@@ -42,7 +42,7 @@ RELAY_INTERVAL_S = 10.0
 LOGGED_EVENTS = frozenset(
     {"checkpoint", "save_failed", "refused", "upload_failed", "downloaded", "audited", "replayed", "amended"}
     | {"restart", "vanished", "lost", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
-    | {"averaged", "allowance", "allowance_spent", "stopped_by_rule"}
+    | {"node_replaced", "spare_lost", "averaged", "allowance", "allowance_spent", "stopped_by_rule"}
     | {"finished", "failed", "stopped"}
 )
 

@@ -193,7 +193,10 @@ def _lineage(
         return None, CheckResult(holds=False, detail=error.brief), None
     sources = counted(len(chain.sources), "source inventory")
     detail = f"{counted(len(chain.links), 'manifest')}, complete down to {sources} (lists of source files with digests)"
-    detail += f"; {trained.in_words(ctx.refs.load(candidate.checkpoint), attempts)}"
+    checkpoint = ctx.refs.load(candidate.checkpoint)
+    resume = resume_facts(checkpoint, candidate.directory) or {}
+    replayed = resume["compared_steps"] if resume.get("bit_exact") else 0
+    detail += f"; {trained.in_words(checkpoint, attempts, replayed)}"
     return chain, CheckResult(holds=True, detail=detail), trained.code(attempts)
 
 

@@ -23,7 +23,7 @@ from plinth.errors import CheckpointError, LineageError
 from plinth.model.hugging_face import CONFIG, INDEX
 from plinth.records import Manifest
 from plinth.training import attempts
-from plinth.training.attempts import BUNDLE, AttemptRecord
+from plinth.training.attempts import BUNDLE, AttemptRecord, ContinuedState
 from plinth.training.checkpoint import checkpoint as checkpoints
 from plinth.training.checkpoint import commit_record, digest_tree, mean_record
 from plinth.training.checkpoint.digest_tree import MANIFEST
@@ -115,20 +115,35 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
     )
 
 
-def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
-    """Describe the training of a checkpoint: averaging, attempts, commits, and changes of software or hardware."""
+def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...], replayed: int = 0) -> str:
+    """Describe the training of a checkpoint: averaging, attempts, continuations, commits, and changes of software or
+    hardware.
+
+    Args:
+        replayed: steps before the checkpoint that were replayed with equal results.
+    """
     hosts = [host for one in attempts for host in one.hosts]
     commits = sorted(
         {host.commit[:12] + " with uncommitted changes" * bool(host.dirty) for host in hosts if host.commit}
     )
     said = [f"a {mean_record.in_words(checkpoint)}"] if mean_record.is_mean(checkpoint) else []
     said.append(f"trained in {len(attempts)} attempts" if len(attempts) > 1 else "trained in 1 attempt")
+    since = _step(checkpoint) - replayed if replayed else None
+    said += [_continued(one.continuation, since) for one in attempts if one.continuation is not None]
     said.append(f"commit {', '.join(commits)}" if commits else "unknown commit")
     if len({host.software for host in hosts}) > 1:
         said.append("mixed software")
     if len({host.hardware for host in hosts}) > 1:
         said.append("mixed hardware")
     return ", ".join(said)
+
+
+def _continued(one: ContinuedState, since: int | None) -> str:
+    """Describe a recovery: the loss, the step, the origin of the state, and whether the steps after it are among those
+    that were replayed since a step."""
+    origin = f"equal copies in memory ({one.restored_sha256[:12]})" if one.source == "memory" else "the checkpoint"
+    replayed = ", then replayed bit-identically" if since is not None and one.step >= since else ""
+    return f"continued after step {one.step} from {origin} ({one.lost}){replayed}"
 
 
 def _unclean(one: AttemptRecord) -> list[str]:

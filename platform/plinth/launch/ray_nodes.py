@@ -6,9 +6,9 @@ This is the entry point of a job with several nodes (ray_jobs). It places NODES 
 on different nodes (STRICT_SPREAD), and runs COMMAND in each bundle with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A
 request to stop is forwarded to all nodes. The exit status is the status of node 0.
 
-If a node is lost and no spare takes its place, node 0's supervisor ends; if node 0 itself is lost, the other supervisors end. The
-command is then restarted on available nodes from the last commit, like a requeued job, at most `REPLACEMENTS` times;
-after that the exit status is 75.
+If a node is lost and no spare takes its place, node 0's supervisor ends; if node 0 itself is lost, the other
+supervisors end. The command is then restarted on available nodes from the last commit, like a requeued job, at most
+`REPLACEMENTS` times; after that the exit status is 75.
 
 The command is also restarted if a supervisor has excluded nodes. Their Ray identifiers (PLINTH_HOST) are in the file
 named by PLINTH_EXCLUDED; these nodes are not used again.

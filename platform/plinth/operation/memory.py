@@ -50,6 +50,11 @@ ADAMW = Optimizer()
 MUON_BYTES = 10
 
 
+#: Copies of a rank's state in host memory, if it is copied for recoveries: its own block, and in the process that
+#: stores copies two whole ones and one that arrives; with several nodes also those of a rank of the previous node.
+COPIES, COPIES_OF_NODES = 4, 7
+
+
 class Memory(Frozen):
     """Memory of one rank in bytes; `host` is in the machine's memory, all other fields are on the device."""
 
@@ -122,6 +127,7 @@ def per_device(
     gpu: bool = True,
     optimizer: Optimizer = ADAMW,
     private: bool = False,
+    copies: int = 0,
 ) -> Memory:
     """Return the peak memory of the rank that needs the most, without fragmentation and the runtime's own memory.
 
@@ -133,6 +139,7 @@ def per_device(
         precision: resolved precision.
         gpu: False if gradients are reduced after the backward pass, as on CPUs.
         private: True if the gradient of each sequence is computed and clipped separately, with one reduction per step.
+        copies: copies of the state in host memory: 0, `COPIES` or `COPIES_OF_NODES`.
     """
     if private:
         micro_batch = accumulation = 1
@@ -154,6 +161,7 @@ def per_device(
         gradients = 0 if stage == 3 else gradients
     if parallel.offload == "parameters":
         host, parameters = host + parameters, 0
+    state = held.optimizer + (held.parameters if precision == "fp32" and stage == 0 else 0)
     used = Memory(
         parameters=parameters,
         gradients=gradients,
@@ -161,7 +169,7 @@ def per_device(
         activations=_activations(model, parallel, micro_batch, sequence_tokens, accumulation, width, gpu),
         logits=_logits(vocab_size, model.dim, parallel, tokens, width),
         buffers=_buffers(model, vocab_size, parallel, own, replicas, precision, accumulation, gpu, optimizer),
-        host=host,
+        host=host + copies * state,
     )
     if not private:
         return used

@@ -31,6 +31,8 @@ MARKED = {
     "restart": "bad",
     "vanished": "bad",
     "lost": "bad",
+    "node_replaced": "note",
+    "spare_lost": "note",
     "save_failed": "bad",
     "upload_failed": "bad",
     "downloaded": "note",

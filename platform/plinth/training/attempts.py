@@ -17,7 +17,7 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
@@ -221,8 +221,24 @@ BUNDLE: Final = "attempts.json"
 Envelope = Mapping[str, Any]
 
 
+class ContinuedState(Frozen):
+    """State with which the ranks of an attempt continued after a loss, before they took a step.
+
+    The digests are SHA-256 over the ranks' digests, in order: of the copies that the ranks sent before the loss, and of
+    the memory of the ranks after the restore. They are empty if the state came from a checkpoint.
+    """
+
+    attempt: int = Field(ge=0, description="Number of starts of ranks of the job before this one.")
+    lost: str = Field(description="The lost ranks, and how they were lost.")
+    replaced: tuple[str, ...] = Field((), description="Lost nodes, and the spare that took the place of each.")
+    step: int = Field(ge=0, description="Step after which the ranks continued.")
+    source: Literal["memory", "checkpoint"] = Field(description="Origin of the state.")
+    copies_sha256: str = ""
+    restored_sha256: str = ""
+
+
 class AttemptRecord(Frozen):
-    """Record of one start of the ranks of a run."""
+    """Record of one start of the ranks of a run, all or some of them."""
 
     run: str
     key: str = Field(description="Identity of the run: its parameters and data.")
@@ -235,6 +251,9 @@ class AttemptRecord(Frozen):
     hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines of the run, the leading rank's first.")
     audit: bool = Field(False, description="True if the ranks replay steps to prove that a resume is exact.")
     at: str = Field(description="Start time of the attempt in UTC, as ISO 8601.")
+    continuation: ContinuedState | None = Field(
+        None, exclude_if=lambda given: given is None, description="State after a recovery in place or from memory."
+    )
     trace: str = Field(
         UNKNOWN, exclude_if=lambda given: not given, description="Trace id of `$TRACEPARENT` (W3C Trace Context)."
     )
@@ -246,13 +265,22 @@ class AttemptRecord(Frozen):
 
 
 def state(
-    run: RunDirectory, config: bytes, key: str, *, ranks: int, nodes: int, hosts: Sequence[HostFacts], audit: bool
+    run: RunDirectory,
+    config: bytes,
+    key: str,
+    *,
+    ranks: int,
+    nodes: int,
+    hosts: Sequence[HostFacts],
+    audit: bool,
+    continuation: ContinuedState | None = None,
 ) -> AttemptRecord:
     """Sign and write the attestation of an attempt that starts now.
 
     Args:
         config: content of config.json.
         key: identity of the run.
+        continuation: state of the ranks, if they continue after a loss.
 
     Raises:
         LineageError: an earlier attestation was changed or removed.
@@ -272,6 +300,7 @@ def state(
         nodes=nodes,
         hosts=tuple(hosts),
         audit=audit,
+        continuation=continuation,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         trace=dsse.trace_id(),
     )
@@ -347,6 +376,13 @@ def _opened(envelopes: Sequence[Envelope], authority: Authority) -> Iterator[Att
         record = _record(content, where)
         if dsse.subjects(content) != {"config.json": record.config_sha256}:
             raise LineageError(f"{where} has another configuration", found=dsse.subjects(content))
+        told = record.continuation
+        if told is not None and told.copies_sha256 != told.restored_sha256:
+            raise LineageError(
+                f"{where} continued with a state that differs from the copies of its ranks",
+                found=told.restored_sha256,
+                expected=told.copies_sha256,
+            )
         yield record
 
 

@@ -1,7 +1,7 @@
 """Connections of numbered peers to one server: of the nodes or the ranks of a job to node 0's supervisor.
 
     peer ── hello ────────────────▶ server   its number, and a token of its process
-         ◀── messages in effect ──           those told last, also to peers that connect later
+         ◀── messages in effect ──           the last ones, also for peers that connect later
          ── state ────────────────▶          when it changes, and each second
          ◀── {} ──────────────────           the answer to each state, so each end knows that the other is alive
 
@@ -61,7 +61,7 @@ class Contact:
         age_s = time.monotonic() - self.since
         if self.connection is None and age_s > closed_s:
             return "has no connection"
-        return "sends no heartbeat" if age_s > silent_s else ""
+        return "is silent" if age_s > silent_s else ""
 
 
 @dataclass
@@ -85,6 +85,7 @@ class Peers(Generic[_State]):
         self._blank, self._lock = blank, threading.Lock()
         self._known: dict[int, Peer[_State]] = {}
         self._told: list[Message] = []
+        self._gone: set[str] = set()  # processes that are never admitted again
         self._server = wire.MessageServer(secret, self._handle, everywhere=everywhere)
         self.port = self._server.port
 
@@ -97,13 +98,18 @@ class Peers(Generic[_State]):
         return self._known.get(number)
 
     def forget(self, number: int) -> None:
-        """Ignore the current process of a peer, because another one replaces it."""
-        self._known.pop(number, None)
+        """Admit the current process of a peer never again, because another one replaces it."""
+        with self._lock:
+            peer = self._known.pop(number, None)
+            if peer is not None:
+                self._gone.add(peer.hello["process"])
 
     def reset(self) -> None:
         """Forget all peers and messages."""
+        for number in list(self._known):
+            self.forget(number)
         with self._lock:
-            self._known, self._told = {}, []
+            self._told = []
 
     def tell(self, message: Message, *, also: bool = False) -> None:
         """Send a message to all peers. It replaces the earlier messages, or is in effect with them (`also`)."""
@@ -135,10 +141,10 @@ class Peers(Generic[_State]):
         number, process = peer.hello["number"], peer.hello["process"]
         with self._lock:
             before = self._known.get(number)
+            if process in self._gone or (before is not None and before.hello["process"] != process):
+                raise ValueError(f"peer {number} is another process")
             if before is not None:  # connected again
                 peer.state = before.state
-                if before.hello["process"] != process:
-                    raise ValueError(f"peer {number} is another process")
             self._known[number] = peer
             return list(self._told)
 

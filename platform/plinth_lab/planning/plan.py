@@ -219,6 +219,9 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
     """Return the memory per device by ZeRO stage, for the stages that the other parallel settings allow."""
     training, mixture = recipe.training, recipe.required_mixture()
     ranks, micro = training.launch.ranks, training.micro_batch_sequences
+    copies = 0
+    if training.recovery.enabled:
+        copies = memory.COPIES_OF_NODES if training.launch.nodes > 1 else memory.COPIES
     found = {}
     for stage in range(4):
         block = training.parallel.model_copy(update={"zero_stage": stage})
@@ -238,6 +241,7 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
             precision=precision,
             optimizer=training.optimizer,
             private=hooks.one_by_one(training),
+            copies=copies,
         )
     return found
 

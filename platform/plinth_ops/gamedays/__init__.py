@@ -13,7 +13,8 @@
 
     checkpoint_days   a corrupted checkpoint, a partial write, a full disk
     data_days         a bad shard, a poisoned batch, stalled storage
-    run_days          a preemption, a lost node, a clock jump, a revoked key, an MLflow outage
+    run_days          a preemption, a clock jump, a revoked key, an MLflow outage
+    recovery_day      lost ranks, nodes, copies and spares while others keep running
     orchestrator_day  Dagster is killed
     release_day       a bad release: detect it, taint it, roll back, find the cause, require the missing gate
 

@@ -14,6 +14,9 @@ Each fault is injected once; a marker file in the plan's folder records the inje
     limit files      file size limit of the rank, `value` bytes (RLIMIT_FSIZE)
     jump             clock jump of `value` seconds in every process of the job
     read timeout     timeout of `value` seconds for requests to an object store
+    kill             SIGKILL to the `target` of the rank (itself, its node, the copies of its node) before the next call
+                     of the function `place`, or after it (`module:name!`); immediately if it names none. Step 0: in
+                     force from the start of the process
     wait             the rank waits until the marker is removed, while the game day injects a fault from outside
 
 Does not belong here: faults outside the processes of a job (the game days).
@@ -32,10 +35,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, tzinfo
-from functools import partial
+from functools import partial, reduce
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
+
+import psutil
 
 from plinth.records import Frozen
 from plinth.storage import blob_cache, boundaries
@@ -52,7 +58,9 @@ ORCHESTRATOR = -1
 #: Seconds after which a waiting rank exits.
 WAIT_S = 300.0
 
-Kind = Literal["kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "wait"]
+Kind = Literal[
+    "kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "kill", "wait"
+]
 
 
 class RehearsalFault(Frozen):
@@ -68,6 +76,7 @@ class RehearsalFault(Frozen):
     left: int = 0
     until: int = 0
     place: str = ""
+    target: str = ""
 
 
 class FaultPlan(Frozen):
@@ -112,6 +121,9 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     """Open the batches of a rehearsal and inject its faults. The run's configuration names this function."""
     source, followed = real(config, rank), planned()
     due = [one for one in followed.faults if one.rank == rank] if followed else []
+    for fault in due:
+        if followed is not None and fault.kind == "kill" and fault.step == 0:
+            _arm(fault, followed.mark(fault))
 
     def stream(first_step: int) -> Iterator[StepBatch]:
         batches = source(first_step)
@@ -145,6 +157,9 @@ def _meet(followed: FaultPlan, fault: RehearsalFault, step: int) -> None:
         _end(fault, mark)
     if step != fault.step:
         return
+    if fault.kind == "kill" and fault.place:
+        _arm(fault, mark)
+        return
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
@@ -169,8 +184,43 @@ def _strike(fault: RehearsalFault, mark: Path) -> None:
     elif fault.kind == "limit files":
         limit = int(fault.value)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    elif fault.kind == "kill":
+        _kill(fault.target)
     elif fault.kind == "wait":
         _wait_until(lambda: not mark.exists() or _asked_to_stop())
+
+
+def _arm(fault: RehearsalFault, mark: Path) -> None:
+    """Inject a fault once, before or after the next call of a function."""
+    module, _, path = fault.place.rstrip("!").partition(":")
+    *owners, name = path.split(".")
+    owner: Any = reduce(getattr, owners, import_module(module))
+    whole = getattr(owner, name)
+
+    def strike() -> None:
+        with suppress(FileExistsError):
+            mark.touch(exist_ok=False)
+            _strike(fault, mark)
+
+    def struck(*args: Any, **kwargs: Any) -> Any:
+        if not fault.place.endswith("!"):
+            strike()
+        result = whole(*args, **kwargs)
+        strike()
+        return result
+
+    setattr(owner, name, struck)
+
+
+def _kill(target: str) -> None:
+    if target == "keeper":
+        for process in psutil.Process(os.getppid()).children():
+            if "plinth.training.recovery.keeper" in process.cmdline():
+                process.kill()
+        return
+    if target == "node":
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 _COUNTERS: dict[RehearsalFault, boundaries.Counter] = {}

@@ -101,10 +101,16 @@ class Struck:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
+class Chooser(Random):
+    """Random numbers of one instant, and its number, counted from 1."""
+
+    number: int = 1
+
+
 #: Function that prepares the undisturbed reference of all instants once, in a folder of the scratch folder.
 Prepare = Callable[[Path], Any]
 #: Function that runs one instant in its own folder.
-Play = Callable[[Any, Path, Random], Struck]
+Play = Callable[[Any, Path, Chooser], Struck]
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,7 @@ TABLE: Final[Mapping[str, str]] = {
     "partial-write": "plinth_ops.gamedays.checkpoint_days:PARTIAL",
     "full-disk": "plinth_ops.gamedays.checkpoint_days:FULL_DISK",
     "preemption": "plinth_ops.gamedays.run_days:PREEMPTION",
-    "lost-node": "plinth_ops.gamedays.run_days:LOST_NODE",
+    "lost-ranks": "plinth_ops.gamedays.recovery_day:LOST_RANKS",
     "clock-jump": "plinth_ops.gamedays.run_days:CLOCK_JUMP",
     "storage-stall": "plinth_ops.gamedays.data_days:STORAGE_STALL",
     "bad-shard": "plinth_ops.gamedays.data_days:BAD_SHARD",

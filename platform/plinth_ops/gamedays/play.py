@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random
 from types import FrameType
 from typing import Any, Final
 
@@ -43,7 +42,7 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth_jobs.index_tiles import AddedTile, page_link, some
-from plinth_ops.gamedays.gameday import GameDay, GameDayRecord, Instant, Outcome
+from plinth_ops.gamedays.gameday import Chooser, GameDay, GameDayRecord, Instant, Outcome
 
 #: Approver of a scratch root.
 PERSON = "game-day@example.org"
@@ -239,7 +238,8 @@ def require_playable(day: GameDay, instants: int) -> None:
 def _instant(day: GameDay, prepared: Any, folder: Path, watch: InstantWatch, seed: int, number: int) -> Instant:
     begun, own = time.monotonic(), folder / f"instant-{number}"
     own.mkdir()
-    chooser = Random(f"{day.name} {seed} {number}")
+    chooser = Chooser(f"{day.name} {seed} {number}")
+    chooser.number = number
 
     def ended(where: str, findings: tuple[Outcome, ...] = (), **more: Any) -> Instant:
         seconds = round(time.monotonic() - begun, 3)

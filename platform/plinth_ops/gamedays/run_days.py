@@ -1,12 +1,11 @@
-"""Game days of a run: a preemption, a lost node, a clock jump, a revoked key, an MLflow outage."""
+"""Game days of a run: a preemption, a clock jump, a revoked key, an MLflow outage."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,14 +15,13 @@ from typing import Any, Final
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, SignatureError
-from plinth.launch.parameters import Launch, Supervision
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED
 from plinth.training.telemetry.goodput_account import account
-from plinth.training.telemetry.timeline import NODE_SILENT, read_events, timeline
+from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.trust import dsse, enrolment
 from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
@@ -34,7 +32,6 @@ from plinth_ops.gamedays.faults import FaultyLine, RehearsalFault
 from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.play import variables
 from plinth_ops.gamedays.rehearsal import Rehearsal
-from plinth_ops.gamedays.warm_job import WarmJob
 from plinth_registry.mlflow import connection
 from plinth_registry.mlflow.server import ensure_server, stop_server
 from plinth_registry.registration import ensure_run
@@ -70,54 +67,6 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
         *quiet,
     ]
     return Struck(f"SIGTERM within step {step}", tuple(found))
-
-
-# A lost node
-
-
-def two_nodes(folder: Path) -> Rehearsal:
-    """Prepare an undisturbed run of two ranks on one machine, as the reference for a run on two nodes."""
-    return rehearsal.rehearse(folder, launch=Launch(ranks=2))
-
-
-def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
-    """Kill all processes of node 1 before a step, then restart both nodes, as a scheduler does."""
-    supervision = Supervision(backoff_s=0.1, hang_s=300.0)
-    launch = Launch(kind="slurm", ranks=2, nodes=2)
-    config = made.copy(folder / "workspace", launch=launch, batches=faults.SOURCE, supervision=supervision)
-    step = chooser.randint(2, config.total_steps - 1)
-    held = RehearsalFault(kind="wait", step=step, rank=1)
-    plan, environment = faults.plan(folder / "plan", held)
-    nodes = [_node(config, number, environment) for number in range(2)]
-    _until(lambda: plan.struck(held) or nodes[0].process.exitcode is not None)
-    os.killpg(nodes[1].pid, signal.SIGKILL)
-    first = nodes[0].wait()
-    nodes[1].wait()
-    alert, after = gameday.fired(config, LOST_NODE.alerts, "lost")
-    reasons = [event["reason"] for event in timeline(config.directory.events).of("lost")]
-    again = [_node(config, number, environment) for number in range(2)]
-    statuses = [node.wait() for node in again]
-    story = timeline(config.directory.events)
-    silent = [reason for reason in reasons if NODE_SILENT in reason]
-    found = [
-        finding("node 0 exits with 75, so that the scheduler restarts it", first, EXIT_PREEMPTED),
-        Outcome(what="the timeline names the lost node", passed=len(silent) == 1, seen=f"{reasons}"),
-        finding("with two nodes again, the run reaches its last step", statuses, [0, 0]),
-        finding("at most one checkpoint interval is trained again", story.redone <= 3, True),
-        *made.end_state(config),
-        *alert,
-    ]
-    return Struck(f"SIGKILL to all processes of node 1 before step {step}", tuple(found), after)
-
-
-def _node(config: RunConfig, number: int, environment: dict[str, str]) -> WarmJob:
-    place = {"PLINTH_NODE": f"{number}", "PLINTH_NODES": "2", "PLINTH_ADDRESS": "127.0.0.1"}
-    return WarmJob(config, **environment, **place)
-
-
-def _until(holds: Callable[[], object]) -> None:
-    while not holds():
-        time.sleep(0.05)
 
 
 # A clock jump
@@ -184,19 +133,6 @@ PREEMPTION: Final = GameDay(
     abort_s=900.0,
     prepare=rehearsal.rehearse,
     play=preemption,
-)
-
-LOST_NODE: Final = GameDay(
-    name="lost-node",
-    hypothesis="A lost node is detected by its connection, the job exits so that the scheduler restarts it, and "
-    "the run reaches the end state of an undisturbed run.",
-    fault="SIGKILL to the supervisor and all ranks of one of two nodes.",
-    blast_radius=OWN,
-    protection="connections with heartbeats; a lost node ends the attempt but not the run",
-    abort_s=900.0,
-    prepare=two_nodes,
-    play=lost_node,
-    alerts=("JobFailed",),
 )
 
 CLOCK_JUMP: Final = GameDay(

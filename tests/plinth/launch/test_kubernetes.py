@@ -143,6 +143,15 @@ def test_job_of_two_nodes(directory: Path) -> None:
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
 
 
+def test_spares_are_further_pods_and_the_job_is_complete_without_them(directory: Path) -> None:
+    spec = manifest.job(launch(2).model_copy(update={"spares": 3}), 60.0, COMMAND, directory, directory / "log")["spec"]
+    assert (spec["completions"], spec["parallelism"]) == (5, 5)
+    assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
+    (container,) = spec["template"]["spec"]["containers"]
+    assert {"name": "PLINTH_NODES", "value": "5"} in container["env"]
+    refuse_unknown({"spec": spec}, "V1Job")
+
+
 def test_pods_keep_to_the_restricted_standard_unless_asked(directory: Path) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/, profile "restricted", field by field."""
 

@@ -23,6 +23,7 @@ POD = {"image": "i", "claim": "c"}
     [
         ({"kind": "slurm", "ranks": 3, "nodes": 2}, "ranks: 3 ranks cannot be divided evenly over 2 nodes"),
         ({"kind": "slurm", "ranks": 1, "nodes": 2}, "ranks: 1 ranks cannot be divided"),
+        ({"kind": "slurm", "spares": 1}, "spares: 1 spares for 1 node"),
         ({"ranks": 2, "nodes": 2}, "nodes: kind local uses one machine"),
         ({"kind": "ray", "ranks": 4, "nodes": 2, "ray": {"resources": {"GPU": 1}}}, "ray.resources: 1 GPU for 2 ranks"),
         ({"kind": "ray", "ranks": 4, "ray": {"resources": {"GPU": 2}}}, "ray.resources: 2 GPU for 4 ranks"),
@@ -81,7 +82,6 @@ def test_a_toleration_that_the_server_would_refuse_is_refused_before(entry: dict
 def test_users_are_numbers(user: str) -> None:
     with pytest.raises(ValidationError, match="user"):
         Launch.model_validate({"kind": "kubernetes", "kubernetes": {**POD, "user": user}})
-
 
 
 @pytest.mark.parametrize("limit", ["90", "90:00", "24:00:00", "2-12", "2-12:30", "2-12:30:00"])

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
-from plinth.launch.base import EXCLUDED, JobStatus
+from plinth.launch import ray_nodes
+from plinth.launch.base import EXCLUDED, LEFT, JobStatus
 from plinth.launch.conformance import SeveralNodes
 from plinth.launch.parameters import Launch, Ray, Supervision
 from plinth.launch.ray_jobs import RayLauncher, base_name
@@ -223,3 +225,10 @@ def test_an_excluded_node_is_left_out_of_the_next_attempt(tmp_path: Path) -> Non
     assert unfit in hosts[:2]
     assert unfit not in hosts[2:]
     assert len(set(hosts[2:])) == 2
+
+
+def test_a_lost_node_whose_place_a_spare_took_restarts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = [(LEFT, [1]), (0, [2])]
+    monkeypatch.setattr(ray_nodes, "_run_once", lambda *_: ended.pop(0))
+    assert ray_nodes.run(3, {}, ["it"], threading.Event()) == 0
+    assert ended == []

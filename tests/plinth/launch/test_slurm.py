@@ -24,6 +24,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training import held_ranks
 from tests.plinth.training.conftest import environment, tiny
@@ -89,6 +90,31 @@ def test_script_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
     assert "module load cuda" in lines
     assert any(line.lstrip().startswith("srun --nodes=2 ") and line.endswith("python -m it 'a b' &") for line in lines)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "status", "leaves"),
+    [("finished", 137, 0), ("finished", 75, 0), ("stopped", 137, 75), ("stopped", 0, 0), ("failed", 7, 7), ("", 9, 9)],
+)
+def test_with_spares_a_lost_node_ends_neither_the_job_nor_decides_its_status(
+    tmp_path: Path, recorded: str, status: int, leaves: int
+) -> None:
+    """Slurm keeps the allocation; the outcome that node 0 has recorded counts, not the status of srun."""
+    launch, run = Launch(kind="slurm", ranks=4, nodes=2, spares=1), tmp_path / "a run"
+    run.mkdir()
+    if recorded:
+        (run / "result.json").write_text(JobResult(status=recorded, step=1, restarts=0, lost_steps=0, lost_s=0.0)
+                                         .model_dump_json(indent=1))  # fmt: skip
+    text = sbatch_script(launch, 90.0, ["python"], run, tmp_path / "log")
+    assert "#SBATCH --nodes=3\n" in text
+    assert "#SBATCH --no-kill\n" in text
+    assert "srun --nodes=3 --ntasks=3 " in text
+    assert " --input=none --no-kill " in text
+    assert "export PLINTH_NODES=3\n" in text
+    outcome = text[text.index("case ") : text.index("esac") + 4]
+    ended = subprocess.run(["bash", "-c", f"status={status}\n{outcome}\nexit $status"], check=False)
+    assert ended.returncode == leaves
+    assert "--no-kill" not in sbatch_script(launch.model_copy(update={"spares": 0}), 90.0, ["python"], run, run)
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,17 @@ def test_offload_moves_to_the_host() -> None:
     assert _used(zero_stage=2, offload="optimizer").parameters == _used(zero_stage=2).parameters
 
 
+@pytest.mark.parametrize(("zero_stage", "bytes_per_parameter"), [(0, 12), (1, 6)])
+def test_copies_for_recoveries_are_in_host_memory(zero_stage: int, bytes_per_parameter: int) -> None:
+    """Seven copies of master weights and Adam's moments in FP32 (ZeRO-1: half of them per rank); four on one node."""
+    parallel, recovery = {"zero_stage": zero_stage}, {"copies_every": 10}
+    state = bytes_per_parameter * 9192
+    for kind, copies in (({"kind": "slurm", "nodes": 2}, 7), ({}, 4)):
+        made = plan(_recipe(parallel=parallel, recovery=recovery, launch={"ranks": 2, **kind}))
+        assert made.memory_per_device.host == copies * state
+        assert made.memory_per_device.total == plan(_recipe(parallel=parallel)).memory_per_device.total
+
+
 def test_published_sizes_fit_or_do_not() -> None:
     """8B in BF16 with Adam needs 18 bytes per parameter, 145 GB: more than an H200; over eight, ZeRO-1 divides
     twelve."""

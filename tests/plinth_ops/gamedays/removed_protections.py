@@ -67,10 +67,10 @@ def _preemption() -> None:
     loop.Interrupt._remember = deaf  # type: ignore[method-assign]
 
 
-def _lost_node() -> None:
-    from plinth.training.supervise import supervisor
+def _lost_ranks() -> None:
+    from plinth.training.parameters.run import Recovery
 
-    supervisor.NODE_LOST = -1000  # type: ignore[misc]
+    Recovery.enabled = property(lambda self: False)  # type: ignore[assignment, method-assign]
 
 
 def _clock_jump() -> None:

@@ -1,6 +1,7 @@
 """A rank's connection to node 0's supervisor: heartbeat, interruption of collectives, and the order to continue.
 
-    main thread     steps ── collective fails, or is cut ── tears down ── "halted" ── waits ── joins again ── steps
+    main thread     steps ── collective fails, or is cut ── tears down ── "halted" ── waits ── joins again, restores
+                    ── "restored" ── waits until the supervisor has attested the state ── steps
     agent's thread  beat … "halt" ─▶ cut                                    "continue" ─┘
 
 A lost rank makes collectives of its neighbors fail, but not all: two ranks may wait for each other in different groups,
@@ -47,6 +48,7 @@ class Agent:
         self._phase: RankPhase = "starting"
         self._changed = threading.Condition()
         self._halted = self._joined = link.first.epoch  # epoch of the last halt, and of the groups
+        self._restored, self._attested = (0, ""), link.first.epoch - 1  # epoch of the last state that was attested
         self._order: JoinOrder | None = link.first if link.first.epoch == 0 else None
         self.sockets = GroupSockets()
         self._hub = PeerLink(rank, self._state, self._take, self._pause_s, in_process=in_process)
@@ -61,8 +63,20 @@ class Agent:
         """Number of losses before this process was started."""
         return self._link.first.epoch
 
-    def running(self) -> None:
-        """Report that this rank takes steps."""
+    def restored(self, order: JoinOrder, step: int, digest: str) -> None:
+        """Report the step and the digest of the state that was restored, and wait until the supervisor has attested
+        it.
+
+        Raises:
+            RuntimeError: another rank is lost.
+        """
+        if order.continues:
+            self._restored = step, digest
+            self._report("restored")
+            with self._changed:
+                self._changed.wait_for(lambda: max(self._attested, self._halted - 1) >= order.epoch)
+                if self._halted > order.epoch:
+                    raise RuntimeError("another rank is lost")
         self._report("running")
 
     def done(self) -> None:
@@ -97,7 +111,8 @@ class Agent:
 
     def _state(self) -> Message:
         with self._changed:
-            return RankState(phase=self._phase, epoch=self._halted).model_dump()
+            step, digest = self._restored
+            return RankState(phase=self._phase, epoch=self._halted, step=step, restored=digest).model_dump()
 
     def _follow(self) -> None:
         """Stay connected to the hub. If the supervisor has ended, the kernel ends this process too."""
@@ -125,6 +140,10 @@ class Agent:
                     self._changed.notify_all()
                 if self._phase == "halted":
                     self._hub.report()  # it has no groups: it has halted for this loss too
+            case "attested":
+                with self._changed:
+                    self._attested = message["epoch"]
+                    self._changed.notify_all()
             case "continue":
                 with self._changed:
                     self._order = JoinOrder.model_validate(message["order"])

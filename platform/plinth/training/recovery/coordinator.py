@@ -4,6 +4,8 @@
                                     ▲                                         │
                                     └──────────── another loss ───────────────┘
 
+Before the first step, the supervisor attests the state that the ranks have restored.
+
 A loss is detected by the exit of the process, by a connection that stays closed, or by a silent heartbeat. The lost
 rank is started again, while the others leave their groups. Then all continue after the newest step of which every rank
 has a copy, or from the newest checkpoint if that is newer.
@@ -20,10 +22,12 @@ from typing import Literal, Protocol
 
 from plinth import processes
 from plinth.training.checkpoint import checkpoint, writer
+from plinth.training.checkpoint.rank_part import digest_of_lines
 from plinth.training.checkpoint.selection import rollbacks_of
 from plinth.training.config import RunConfig
 from plinth.training.peers import Peers
 from plinth.training.recovery import keeper
+from plinth.training.recovery.keeper import CopyName
 from plinth.training.recovery.orders import JoinOrder, RankPhase, RankState, RecoveryLink
 from plinth.training.supervise.nodes import end_standby, keep_standby
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process, describe_exit
@@ -55,6 +59,10 @@ class RecoverableJob(Protocol):
     def recovered(self, reason: str, step: int) -> None:
         """Log a recovery: the lost ranks in words, and the step after which the ranks continue."""
 
+    def attest(self, step: int, copies: str, restored: str) -> None:
+        """Sign the state with which the ranks continue after a step: the digest of the copies, and that of the ranks'
+        memory after the restore. Both are empty if the state came from a checkpoint."""
+
     def highest(self) -> int:
         """Return the highest step so far."""
 
@@ -76,9 +84,15 @@ class RecoveryCoordinator:
         self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1
         self._reasons: list[str] = []
         self._given_up = True
+        self._copies = ""  # digest of the copies that the last order names
+        self._unattested = False  # True until the state of the ranks that continue is attested
         self._histories = itertools.count()
         self._source: tuple[int | None, int, int] | None = None  # step and history restored last, and the highest step
         self._times = 0  # that it was restored
+
+    @property
+    def _ranks(self) -> range:
+        return range(self._config.ranks)
 
     def begin(self) -> RecoveryLink:
         """Prepare an attempt: all ranks start. Return their link."""
@@ -101,6 +115,8 @@ class RecoveryCoordinator:
             self._halt(lost)
         elif lost or late:
             self._give_up(ranks)
+        elif self._unattested and self._all("restored"):
+            self._attest()
         elif self._stage == "halting" and self._all("halted"):
             self._continue()
         elif self._stage == "joining" and self._all("running"):
@@ -128,7 +144,7 @@ class RecoveryCoordinator:
 
     def _can_recover(self, ranks: list[Process]) -> bool:
         """Return True if the ranks can continue without a restart of all."""
-        known = [self._hub.known(rank) for rank in range(self._config.ranks)]
+        known = [self._hub.known(rank) for rank in self._ranks]
         started = self._stage != "running" or self._all("running")
         capable = all(one.hello["in_process"] for one in known if one is not None)
         named = any(process.poll() in range(2, 9) for process in ranks)
@@ -141,7 +157,7 @@ class RecoveryCoordinator:
         self._fruitless, self._seen = self._fruitless + 1 if highest <= self._seen else 1, highest
         if self._stage == "running":
             self._begun, self._reasons = time.monotonic(), []
-        self._epoch, self._stage = self._epoch + 1, "halting"
+        self._epoch, self._stage, self._unattested = self._epoch + 1, "halting", False
         self._reasons += lost.values()
         for rank in lost:
             self._hub.forget(rank)
@@ -172,6 +188,8 @@ class RecoveryCoordinator:
             or (self._times >= TRIES and self._source == (step, restored, self._job.highest()))
         ):
             step = None
+        wanted = [CopyName(rank=rank, step=step or 0, rollbacks=rollbacks, history=restored) for rank in self._ranks]
+        self._copies = digest_of_lines(f"{known[name]}\n" for name in wanted) if step is not None else ""
         return JoinOrder(
             epoch=epoch,
             address=self._host,
@@ -188,15 +206,24 @@ class RecoveryCoordinator:
         source = order.step, order.restored, self._job.highest()
         self._times = self._times + 1 if source == self._source else 1
         self._source = source
+        self._unattested = order.continues
         return order
 
     def _link(self, first: JoinOrder) -> RecoveryLink:
         return RecoveryLink(hub=f"{self._host}:{self._hub.port}", secret=self._secret, first=first)
 
     def _all(self, phase: RankPhase) -> bool:
-        wanted = RankState(phase=phase, epoch=self._epoch)
-        known = [self._hub.known(rank) for rank in range(self._config.ranks)]
-        return all(one is not None and one.state == wanted for one in known)
+        known = [self._hub.known(rank) for rank in self._ranks]
+        return all(one is not None and (one.state.phase, one.state.epoch) == (phase, self._epoch) for one in known)
+
+    def _attest(self) -> None:
+        """Have the state that all ranks have restored attested, and let them take steps."""
+        leading = self._hub.known(0)
+        assert leading is not None
+        step, restored = leading.state.step, leading.state.restored
+        self._job.attest(step, self._copies if restored else "", restored)  # else a copy was damaged
+        self._unattested = False
+        self._hub.tell({"do": "attested", "epoch": self._epoch}, also=True)
 
     def _give_up(self, ranks: list[Process]) -> None:
         """Leave the loss to the supervisor: end the ranks that wait for an order."""

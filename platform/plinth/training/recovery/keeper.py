@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -73,12 +73,13 @@ class Keeper:
                 case "get":
                     self._get(connection, CopyName.model_validate(request))
                 case "list":
-                    wire.send(connection, {"copies": [one.model_dump() for one in self.names()]})
+                    found = [{"name": name.model_dump(), "sha256": digest} for name, digest in self.listed()]
+                    wire.send(connection, {"copies": found})
 
-    def names(self) -> list[CopyName]:
-        """Return the names of all complete copies."""
+    def listed(self) -> list[tuple[CopyName, str]]:
+        """Return the names of all complete copies, and the digests that their ranks have sent with them."""
         with self._lock:
-            return [one.name for copies in self._copies.values() for one in copies]
+            return [(one.name, one.plan.get("sha256", "")) for copies in self._copies.values() for one in copies]
 
     def _put(self, connection: Connection, name: dict[str, Any], size: int) -> None:
         stored, block = CopyName.model_validate(name), bytearray(size)
@@ -147,20 +148,21 @@ class KeeperProcess:
         return process
 
 
-def listed(addresses: Sequence[str], secret: str) -> list[CopyName]:
-    """Return the names of the copies at all keepers that answer."""
-    found: list[CopyName] = []
+def listed(addresses: Sequence[str], secret: str) -> dict[CopyName, str]:
+    """Return the names and digests of the copies at all keepers that answer."""
+    found: dict[CopyName, str] = {}
     for address in addresses:
         try:
             with wire.connect(address, secret, timeout_s=2.0) as connection:
                 wire.send(connection, {"do": "list"})
-                found += [CopyName.model_validate(one) for one in wire.receive(connection)["copies"]]
+                copies = wire.receive(connection)["copies"]
+                found |= {CopyName.model_validate(one["name"]): one["sha256"] for one in copies}
         except wire.FAILURES:
             continue  # the keeper's node is lost
     return found
 
 
-def newest_common(found: Sequence[CopyName], ranks: int, rollbacks: int) -> tuple[int, int] | None:
+def newest_common(found: Collection[CopyName], ranks: int, rollbacks: int) -> tuple[int, int] | None:
     """Return step and history of the newest copies with this number of rollbacks that every rank has, or None."""
     having: dict[tuple[int, int], set[int]] = defaultdict(set)
     for one in found:

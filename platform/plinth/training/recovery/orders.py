@@ -12,14 +12,17 @@ from plinth.records import Frozen
 VARIABLE = "PLINTH_RECOVERY"
 
 
-RankPhase = Literal["starting", "running", "halted", "done"]
+RankPhase = Literal["starting", "restored", "running", "halted", "done"]
 
 
 class RankState(Frozen):
-    """Phase of a rank, and the number of losses of this attempt of which it knows."""
+    """Phase of a rank, the number of losses of this attempt of which it knows, the step after which the ranks continue,
+    and the digest of the state of all ranks if it was restored from copies."""
 
     phase: RankPhase = "starting"
     epoch: int = 0
+    step: int = 0
+    restored: str = ""
 
 
 class JoinOrder(Frozen):
@@ -33,6 +36,11 @@ class JoinOrder(Frozen):
     step: int | None = None  # of the copies to restore; None: from the newest checkpoint
     rollbacks: int = 0  # of the copies to restore
     restored: int = 0  # history of the copies to restore
+
+    @property
+    def continues(self) -> bool:
+        """True if the ranks wait, before the first step, until their state is attested."""
+        return self.epoch > 0 or self.step is not None
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables by which the ranks find each other."""

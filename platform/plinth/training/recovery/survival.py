@@ -45,7 +45,7 @@ def train(config: RunConfig, rank: Rank, attempt: int, agent: Agent) -> bool:
             agent.sockets.end()
             run.copier = Copier(run.trainer.engine, order, agent.secret)
             done = run.resume(before + order.epoch)
-            agent.running()
+            agent.restored(order, done, run.copier.restored)
             return run.finish(done)
         except RuntimeError as error:
             agent.require_interrupted(error)

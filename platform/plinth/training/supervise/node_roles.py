@@ -120,8 +120,16 @@ class Leader:
             self._peers.forget(lost)
         return moves
 
+    def lost_spares(self) -> list[int]:
+        """Return the spares that were lost since the last call. Each may return."""
+        known = [node for number, node in self._nodes.items() if number not in self._seats and self.known(number)]
+        lost = [node.number for node in known if node.is_lost]
+        for number in lost:
+            self._peers.forget(number)
+        return lost
+
     def is_reachable(self, rank: int) -> bool:
-        """Return True if the node of a rank is connected. Silence of a rank whose node is not says nothing yet."""
+        """Return True if the node of a rank is connected. Otherwise silence of the rank means nothing yet."""
         number = self._seats[rank // self._config.launch.ranks_per_node]
         peer = self.known(number) if number else None
         return not number or (peer is not None and peer.connection is not None)
@@ -219,9 +227,9 @@ class Leader:
         return [seat for seat, number in enumerate(self._seats) if number and self._nodes[number].is_lost]
 
     def _spares(self) -> list[RemoteNode]:
-        """Return the spares that follow the current order."""
-        spares = [node for number, node in self._nodes.items() if number not in self._seats]
-        return [node for node in spares if self.known(node.number) and node.follows and not node.is_lost]
+        """Return the spares that follow the current order and were not asked to stop."""
+        spares = [node for number, node in self._nodes.items() if number not in self._seats and self.known(number)]
+        return [node for node in spares if node.follows and not (node.is_lost or node.report.asked_to_stop)]
 
     def _reports(self, wanted: Callable[[NodeReport], object]) -> list[NodeReport]:
         """Wait a limited time until every other node with a seat has reported a fact. Return the reports in order."""
@@ -238,7 +246,8 @@ class Leader:
 
     def _publish(self, **changes: Any) -> None:
         self._order = self._order.model_copy(update=changes)
-        self._peers.tell({"order": self._order.model_dump(mode="json")})
+        # messages are not encrypted; each node has the secret from the rendezvous
+        self._peers.tell({"order": self._order.model_dump(mode="json", exclude={"recovery": {"secret"}})})
 
 
 class NodeMove(Frozen):
@@ -342,6 +351,7 @@ class Follower:
                 if order.status is not None:
                     return order.status
                 if self._without_leader or self._waited_too_long():
+                    self._send_report()
                     return self._exit_status()
                 time.sleep(POLL_S)
         finally:
@@ -441,7 +451,10 @@ class Follower:
             self._link.hold(record.address, record.secret)
 
     def _take(self, message: Message) -> None:
-        self._newest = NodeOrder.model_validate(message["order"])
+        order = message["order"]
+        if order["recovery"] is not None:
+            order["recovery"]["secret"] = self._secret
+        self._newest = NodeOrder.model_validate(order)
 
     @property
     def _without_leader(self) -> bool:
@@ -450,9 +463,11 @@ class Follower:
         return self.place.is_lost(self.config, known, self._since, LEAVES_AT)
 
     def _waited_too_long(self) -> bool:
-        """Return True if this node has received a stop signal and node 0 has not reacted in time."""
-        grace_s = self.config.supervision.grace_s
-        return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
+        """Return True if this node has received a stop signal, and node 0 has not reacted in time or needs no reaction,
+        because this node is a spare."""
+        is_spare = bool(self._order.seats) and self._order.seat(self.place.node) is None
+        patience_s = 0.0 if is_spare else 2 * self.config.supervision.grace_s
+        return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > patience_s
 
     def _exit_status(self) -> int:
         """Return the exit status of this node after node 0 is lost. The job may have finished before this node

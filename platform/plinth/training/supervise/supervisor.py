@@ -29,7 +29,7 @@ from plinth.errors import LaunchError, PlinthError, StorageError
 from plinth.storage.atomic import append_to, write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
-from plinth.training.attempts import this_host
+from plinth.training.attempts import ContinuedState, this_host
 from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.selection import select_checkpoint
@@ -81,6 +81,8 @@ class Supervisor:
     continued: int = 0  # recoveries that are on the timeline: one may replace ranks several times
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
+    loss: str = ""  # the last loss, in words
+    moves: tuple[str, ...] = ()  # lost nodes since the last attestation of a state
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
     resume: int = 0  # step of the checkpoint that an external trainer loads
     shipper: Shipper | None = None  # of a run in a shared workspace
@@ -181,7 +183,7 @@ class Supervisor:
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
                 self._record_loss("lost", reason, audit)
                 return "failed", reason
-            self.restarts += 1
+            self.restarts, self.loss = self.restarts + 1, reason
             step = self.coordinator.newest() if self.coordinator is not None and not audit else None
             self._record_loss("restart", reason, audit, step, attempt=self.attempt, backoff_s=self._backoff_s)
             if not self._back_off():
@@ -216,11 +218,19 @@ class Supervisor:
             return 1, reason
         return self._verdict(codes)
 
-    def _state(self, audit: bool) -> None:
-        """Sign the attestation of this attempt before its ranks start. The code on disk may have changed since the last
-        attempt."""
-        hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.leader.count}
-        attempts.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
+    def _state(self, audit: bool, continuation: ContinuedState | None = None) -> None:
+        """Sign the attestation of this attempt before its ranks start, or before they continue. The code on disk may
+        have changed since the last attempt."""
+        attempts.state(
+            self.run,
+            self.config_path.read_bytes(),
+            self.config.key,
+            ranks=self.config.ranks,
+            nodes=self.leader.count,
+            hosts=(this_host(), *self.leader.hosts()),
+            audit=audit,
+            continuation=continuation,
+        )
 
     def _link(self, audit: bool) -> RecoveryLink | None:
         """Return what the ranks of an attempt need to outlive lost ranks, or None if they do not outlive any."""
@@ -229,8 +239,7 @@ class Supervisor:
         return self.coordinator.begin()
 
     def replace(self, ranks: list[int], link: RecoveryLink) -> None:
-        """Start lost ranks again while the others continue, those of a lost node on a spare. Sign the attestation of
-        the machines as they are now."""
+        """Start lost ranks again while the others continue, those of a lost node on a spare."""
         self.recoveries, self.link = self.recoveries + 1, link
         self._reseat()
         self.leader.replace(ranks, link)
@@ -238,7 +247,6 @@ class Supervisor:
             if rank in ranks:
                 end_process(self.rank_processes[rank])
                 self.rank_processes[rank] = self._start(rank, 0, False)
-        self._state(audit=False)
 
     def _reseat(self) -> bool:
         """Give the places of lost nodes to spares, and log it. Return False if there are not enough spares."""
@@ -246,6 +254,7 @@ class Supervisor:
             return False
         for move in self.leader.reseat():
             self.events.append("node_replaced", **move.model_dump(), durable=True)
+            self.moves += (f"node {move.node} by node {move.by} ({move.host})",)
         return True
 
     def lacks_spares(self) -> bool:
@@ -260,13 +269,27 @@ class Supervisor:
         """Return the addresses of the keepers of all nodes but the first, in order."""
         return tuple(self.leader.keepers())
 
+    def attest(self, step: int, copies: str, restored: str) -> None:
+        """Sign the machines as they are now, and the state with which the ranks continue."""
+        made = ContinuedState(
+            attempt=self.attempt,
+            lost=self.loss,
+            replaced=self.moves,
+            step=step,
+            source="memory" if restored else "checkpoint",
+            copies_sha256=copies,
+            restored_sha256=restored,
+        )
+        self._state(False, made)
+        self.moves = ()
+
     def highest(self) -> int:
         """Return the highest step so far."""
         return self.lost.highest()
 
     def recovered(self, reason: str, step: int) -> None:
         """Log a recovery. The attempt goes on after `step`."""
-        self.continued += 1
+        self.continued, self.loss = self.continued + 1, reason
         self._record_loss("restart", reason, False, step, attempt=self.attempt, backoff_s=0.0)
         self.lost.begin()
 
@@ -298,6 +321,8 @@ class Supervisor:
                 if process.poll() not in (None, 0, EXIT_PREEMPTED, EXIT_PARTNER_LOST)
             ]
         self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
+        for number in self.leader.lost_spares():
+            self.events.append("spare_lost", node=number, durable=True)
         if self.uploader is not None:
             self.uploader.keep_alive()
 

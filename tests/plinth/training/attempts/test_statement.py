@@ -12,7 +12,7 @@ import pytest
 from plinth import fingerprint, processes
 from plinth.errors import LineageError, SignatureError, TrustError
 from plinth.storage.workspace import Workspace
-from plinth.training.attempts import BUNDLE, AttemptRecord, bundle, known, opened, state, unpacked
+from plinth.training.attempts import BUNDLE, AttemptRecord, ContinuedState, bundle, known, opened, state, unpacked
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
 from plinth.trust import dsse
@@ -31,9 +31,9 @@ def trainer(run: RunDirectory) -> Authority:
     return Trust.of(Workspace(run.workspace)).authority(TRAINER)
 
 
-def begin(run: RunDirectory, **changes: Any) -> AttemptRecord:
+def begin(run: RunDirectory, continuation: ContinuedState | None = None, **changes: Any) -> AttemptRecord:
     host = HOST.model_copy(update=changes)
-    return state(run, b"{}", "key", ranks=2, nodes=1, hosts=[host], audit=False)
+    return state(run, b"{}", "key", ranks=2, nodes=1, hosts=[host], audit=False, continuation=continuation)
 
 
 def commit(run: RunDirectory, step: int) -> Path:
@@ -98,6 +98,24 @@ def test_a_run_that_stated_nothing_keeps_nothing(run: RunDirectory, trainer: Aut
     assert not (commit(run, 1) / BUNDLE).exists()
     with pytest.raises(LineageError, match="do not form a complete chain"):
         opened([], trainer, "tiny-1")
+
+
+def test_a_continuation_has_the_digest_of_the_copies(run: RunDirectory, trainer: Authority) -> None:
+    """One with another digest is refused, and one that no trainer signed, or that was altered."""
+    told = ContinuedState(attempt=1, lost="rank 1", step=4, source="memory", copies_sha256="a", restored_sha256="a")
+    begin(run)
+    begin(run, told)
+    assert [one.continuation for one in opened(known(run), trainer, "tiny-1")] == [None, told]
+    first, second = known(run)
+    trust, other = Trust.of(Workspace(run.workspace)), told.model_copy(update={"step": 5}).model_dump(mode="json")
+    with pytest.raises(SignatureError):
+        opened([first, resigned(second, trust, EVALUATOR, continuation=other)], trainer, "tiny-1")
+    altered = resigned(second, trust, TRAINER, continuation=other) | {"signatures": second["signatures"]}
+    with pytest.raises(SignatureError):
+        opened([first, altered], trainer, "tiny-1")
+    begin(run, told.model_copy(update={"restored_sha256": "b"}))
+    with pytest.raises(LineageError, match="attempt 3 continued with a state that differs"):
+        opened(known(run), trainer, "tiny-1")
 
 
 def resigned(envelope: Any, trust: Trust, role: str, **changes: Any) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from plinth.training import wire
+from plinth.training.checkpoint.rank_part import digest_of_lines
 from plinth.training.config import RunConfig
 from plinth.training.parameters.run import Recovery
 from plinth.training.recovery.coordinator import RecoveryCoordinator
 from plinth.training.recovery.keeper import CopyName
 from plinth.training.recovery.orders import RecoveryLink
-from plinth.training.supervise.rank_watch import Process
+from plinth.training.supervise.rank_watch import NODE_LOST, Process
 
 Make = Callable[..., RunConfig]
 PATIENCE_S = 60.0
@@ -43,9 +44,9 @@ class FakeRank:
         wire.send(self.connection, {"number": rank, "process": f"{id(self)}", "in_process": in_process})
         return self
 
-    def say(self, phase: str, epoch: int) -> None:
+    def say(self, phase: str, epoch: int, **more: Any) -> None:
         assert self.connection is not None
-        wire.send(self.connection, {"phase": phase, "epoch": epoch})
+        wire.send(self.connection, {"phase": phase, "epoch": epoch, **more})
 
     def hear(self) -> dict[str, Any]:
         """Return the next message that is not just an answer."""
@@ -66,6 +67,7 @@ class Job:
         self.replaced: list[tuple[list[int], RecoveryLink]] = []
         self.recoveries: list[tuple[str, int]] = []
         self.steps = 7
+        self.attested: list[tuple[int, str, str]] = []
         self.unreachable: set[int] = set()
         self.without_spares = False
         self.coordinator = RecoveryCoordinator(config, "secret", "", self)
@@ -81,6 +83,9 @@ class Job:
 
     def keepers(self) -> tuple[str, ...]:
         return ()
+
+    def attest(self, step: int, copies: str, restored: str) -> None:
+        self.attested.append((step, copies, restored))
 
     def highest(self) -> int:
         return self.steps
@@ -115,7 +120,7 @@ class Job:
         with wire.connect(self.coordinator._keeper.address, "secret") as connection:
             for name in names:
                 wire.send(connection, {"do": "put", "name": name.model_dump(), "size": 0})
-                wire.send(connection, {})
+                wire.send(connection, {"sha256": f"{name.rank}-{name.step}"})
                 wire.receive(connection)
 
     def running(self) -> None:
@@ -156,7 +161,15 @@ def test_a_killed_rank_is_replaced_and_all_continue_after_the_newest_common_step
     assert (order["epoch"], order["step"], order["rollbacks"]) == (1, 4, 0)
     assert one.ranks[1].hear() == {"do": "halt", "epoch": 1}  # said before it connected
     assert one.ranks[1].hear()["order"] == order
+    digest = digest_of_lines(["0-4\n", "1-4\n"])
     for rank in one.ranks:
+        assert one.attested == []
+        rank.say("restored", 1, step=4, restored=digest)
+        one.tend()
+    one.until(lambda: one.attested)
+    assert one.attested == [(4, digest, digest)]
+    for rank in one.ranks:
+        assert rank.hear() == {"do": "attested", "epoch": 1}
         rank.say("running", 1)
     one.running()
     assert one.replaced == [([1], link)]
@@ -223,6 +236,21 @@ def test_a_rank_that_connects_again_is_the_same(job: Callable[..., Job]) -> None
     assert one.replaced == []
 
 
+def test_silence_of_a_rank_whose_node_has_no_connection_says_nothing_yet(job: Callable[..., Job]) -> None:
+    """Its node is connected again, or lost: then its place is that of a spare, or the supervisor ends the job."""
+    one = job(closed_s=0.05).start()
+    one.running()
+    one.unreachable, one.without_spares = {1}, True
+    one.ranks[1].close()
+    limit = time.monotonic() + 1.0
+    one.until(lambda: time.monotonic() > limit)
+    assert one.replaced == []
+    one.ranks[1].code = NODE_LOST
+    one.tend()
+    assert one.replaced == []
+    assert one.coordinator._given_up
+
+
 @pytest.mark.parametrize("why", ["named", "device", "starting", "slow"])
 def test_what_is_left_to_the_supervisor(job: Callable[..., Job], why: str) -> None:
     one = job(limit_s=0.05 if why == "slow" else 300.0)
@@ -254,6 +282,9 @@ def test_recoveries_without_a_new_step_are_limited(job: Callable[..., Job]) -> N
         one.ranks[0].say("halted", epoch)
         one.ranks[1].connect(one.replaced[-1][1], 1).say("halted", epoch)
         one.until(lambda epoch=epoch: len(one.recoveries) == epoch)
+        for rank in one.ranks:
+            rank.say("restored", epoch)
+        one.until(lambda epoch=epoch: len(one.attested) == epoch)
         for rank in one.ranks:
             rank.say("running", epoch)
         one.running()

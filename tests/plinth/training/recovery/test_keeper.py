@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from plinth.training import wire
+from plinth.training.recovery import keeper as keepers
 from plinth.training.recovery.keeper import CopyName, Keeper, KeeperProcess, listed, newest_common
 
 
@@ -32,6 +33,10 @@ def put(connection: Connection, name: CopyName, data: bytes, *, whole: bool = Tr
     if whole:
         wire.send(connection, {"of": name.step})
         assert wire.receive(connection) == {"stored": True}
+
+
+def stored(keeper: Keeper) -> list[CopyName]:
+    return [name for name, _ in keeper.listed()]
 
 
 def get(address: str, name: CopyName) -> bytes | None:
@@ -54,7 +59,7 @@ def test_the_two_newest_whole_copies_of_a_rank_are_kept(keeper: tuple[str, Keepe
             put(connection, name, content)
         put(connection, CopyName(rank=1, step=2), b"other")
     assert [get(address, name) for name in names] == [None, *data[1:]]
-    assert made.names() == [*names[1:], CopyName(rank=1, step=2)]
+    assert stored(made) == [*names[1:], CopyName(rank=1, step=2)]
     with wire.connect(address, "secret") as connection:
         put(connection, names[2], b"again")  # the same step after a restore
     assert [get(address, name) for name in names] == [None, b"", b"again"]
@@ -67,7 +72,7 @@ def test_a_copy_replaces_those_of_a_state_left_behind(keeper: tuple[str, Keeper]
     with wire.connect(address, "secret") as connection:
         for step, history in ((6, 0), (8, 0), (8, 1), (10, 0)):
             put(connection, CopyName(rank=0, step=step, history=history), b"state")
-    assert made.names() == [CopyName(rank=0, step=6), CopyName(rank=0, step=8, history=1)]
+    assert stored(made) == [CopyName(rank=0, step=6), CopyName(rank=0, step=8, history=1)]
 
 
 def test_a_server_that_cannot_accept_a_connection_goes_on_later() -> None:
@@ -95,7 +100,7 @@ def test_a_copy_whose_sender_dies_is_never_visible(keeper: tuple[str, Keeper]) -
     connection.close()
     assert get(address, CopyName(rank=0, step=4)) is None
     assert get(address, CopyName(rank=0, step=2)) == b"whole"
-    assert made.names() == [CopyName(rank=0, step=2)]
+    assert stored(made) == [CopyName(rank=0, step=2)]
 
 
 @pytest.mark.parametrize("piece", [b"x" * 9, b"x" * (wire.PIECE_BYTES + 1)])
@@ -107,15 +112,15 @@ def test_more_bytes_than_announced_are_refused(keeper: tuple[str, Keeper], piece
             connection.send_bytes(piece)
         with pytest.raises((EOFError, OSError)):
             wire.receive(connection)
-    assert made.names() == []
+    assert stored(made) == []
 
 
 def test_without_the_secret_nothing_is_read_or_stored(keeper: tuple[str, Keeper]) -> None:
     address, made = keeper
     with pytest.raises(multiprocessing.AuthenticationError):
         wire.connect(address, "guess")
-    assert listed([address], "guess") == []
-    assert made.names() == []
+    assert listed([address], "guess") == {}
+    assert stored(made) == []
 
 
 def test_common_steps() -> None:
@@ -140,10 +145,31 @@ def test_the_process_outlives_nothing_but_its_supervisor() -> None:
     sender.start()
     sender.join()
     assert sender.exitcode == -signal.SIGKILL
-    assert listed([process.address, "127.0.0.1:1"], "secret") == [name]
+    assert listed([process.address, "127.0.0.1:1"], "secret") == {name: ""}
     assert get(process.address, name) == b"state"
     process.close()
-    assert listed([process.address], "secret") == []
+    assert listed([process.address], "secret") == {}
+
+
+def test_a_keeper_that_has_died_is_started_again_at_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its copies, and not more often than every `PAUSE_S`."""
+    process = KeeperProcess("secret")
+    with wire.connect(process.address, "secret") as connection:
+        put(connection, CopyName(rank=0, step=2), b"state")
+    first = process._process
+    monkeypatch.setattr(keepers, "PAUSE_S", 900.0)
+    first.kill()
+    first.wait()
+    process.tend()
+    assert process._process is first
+    monkeypatch.setattr(keepers, "PAUSE_S", 0.0)
+    process.tend()
+    assert process._process.stdout.readline()
+    assert listed([process.address], "secret") == {}
+    with wire.connect(process.address, "secret") as connection:
+        put(connection, CopyName(rank=0, step=4), b"state")
+    assert listed([process.address], "secret") == {CopyName(rank=0, step=4): ""}
+    process.close()
 
 
 def _send_and_die(address: str, name: CopyName) -> None:

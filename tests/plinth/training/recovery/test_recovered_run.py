@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from plinth.launch.parameters import HostChecks, Launch, Supervision
+from plinth.storage.workspace import Workspace
+from plinth.training import attempts
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Checkpoints, Recovery
 from plinth.training.telemetry.timeline import timeline
+from plinth.trust.dsse import TRAINER
+from plinth.trust.root import Trust
 from tests.plinth.training.test_expert_runs import MODEL
 
 pytestmark = pytest.mark.slow
@@ -112,7 +116,12 @@ def test_a_rank_killed_in_a_step_costs_at_most_the_steps_since_the_last_copy(
     assert story.of("run_started")[-1]["attempt"] == 1
     result = json.loads(config.directory.result.read_bytes())
     assert (result["restarts"], result["lost_steps"]) == (1, restart["lost_steps"])
-    assert len(list(config.directory.attempts.glob("*.json"))) == 3  # the start, the replacement, the audit
+    start, replacement, audit = attempts.known(config.directory)
+    trainer = Trust.of(Workspace(config.workspace)).authority(TRAINER)
+    told = attempts.opened((start, replacement, audit), trainer, config.run_id)[1].continuation
+    assert told is not None
+    assert (told.attempt, told.lost, told.source) == (1, restart["reason"], "memory")
+    assert (told.step, told.restored_sha256, told.copies_sha256) == (resumed["step"], *[resumed["sha256"]] * 2)
 
 
 @pytest.mark.exhaustive

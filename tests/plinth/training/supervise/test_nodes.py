@@ -24,6 +24,7 @@ from plinth.training import wire
 from plinth.training.attempts import HostFacts, this_host
 from plinth.training.config import RunConfig
 from plinth.training.peers import PeerLink
+from plinth.training.recovery.orders import JoinOrder, RecoveryLink
 from plinth.training.supervise import result as locks
 from plinth.training.supervise.node_roles import Follower, Leader, RemoteProcess
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, NodeReport, rank_environment, ranks_of
@@ -64,8 +65,10 @@ class Rehearsal(Follower):
     """Ranks follow the plan for the attempt."""
 
     plan: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()  # secrets of the links of the ranks
 
     def start(self, order: NodeOrder, rank: int) -> subprocess.Popen[bytes]:
+        self.links += (order.recovery.secret,) if order.recovery else ()
         code = self.plan[order.attempt].format(rank=rank, port=order.port, ready=str(ready(self.config, rank)))
         return subprocess.Popen([sys.executable, "-S", "-c", code])
 
@@ -275,6 +278,67 @@ def test_one_process_per_node(pair: RunConfig) -> None:
     until(lambda: other.met and first._nodes[1].report.order == "b")
     other.ended.set()
     thread.join()
+    first.close()
+
+
+def test_a_spare_takes_the_seat_of_a_lost_node(pair: RunConfig) -> None:
+    """It starts no rank before; it leaves at once if only it is asked to stop, and is no longer a spare then."""
+    config = pair.model_copy(update={"launch": pair.launch.model_copy(update={"spares": 1})})
+    seen: list[object] = []
+
+    def lead() -> None:
+        first = Leader(config, NodePlace(nodes=3, **{**PATIENT, "closed_s": 0.5}))
+        record = FileRendezvous(pair.directory).read()
+        assert record is not None
+        other = PeerLink(1, lambda: NodeReport(order=first.order).model_dump(), lambda message: None)
+        thread = beside(lambda: other.hold(record.address, record.secret))
+        until(lambda: first.known(1) and first.known(2))
+        ranks = first.start(1, 0, False)
+        until(lambda: first._nodes[2].follows)
+        seen.append((first.lacks_spares(), first.is_reachable(2), first._nodes[2].report.codes))
+        other.ended.set()
+        thread.join()
+        until(lambda: not first.is_reachable(2))
+        until(lambda: ranks[0].poll() == NODE_LOST)
+        seen.append((first.lacks_spares(), [(move.node, move.by, move.ranks) for move in first.reseat()]))
+        first.replace([2, 3], RecoveryLink(hub="h:1", secret=first.secret, first=JoinOrder(epoch=1)))
+        assert first.secret not in str(first._peers._told)  # messages are not encrypted
+        seen.append((waited(ranks), [one.cpus for one in first.hosts()], first.lacks_spares()))
+        first.end(4)
+
+    thread = beside(lead)
+    made = Rehearsal(config, config.directory.config, NodePlace(node=2, nodes=3, **PATIENT))
+    made.plan = ("raise SystemExit({rank})",)
+    assert made.follow() == 4
+    thread.join()
+    assert made.links == (made._secret,) * 2
+    assert seen == [
+        (False, True, {}),
+        (False, [(1, 2, "2-3")]),
+        ([2, 3], [this_host().cpus], False),
+    ]
+
+
+def test_a_spare_that_is_asked_to_stop_leaves(pair: RunConfig) -> None:
+    config = pair.model_copy(update={"launch": pair.launch.model_copy(update={"spares": 1})})
+    first = Leader(config, NodePlace(nodes=3, **PATIENT))
+    first.start(1, 0, False)
+    made = Rehearsal(config, config.directory.config, NodePlace(node=2, nodes=3, **PATIENT))
+
+    def preempt() -> None:
+        until(lambda: first._nodes[2].follows)
+        assert first._spares()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = beside(preempt)
+    assert made.follow() == EXIT_PREEMPTED
+    thread.join()
+    assert first.asked_to_stop() == 0
+    until(lambda: first._spares() == [])
+    assert first.lost_spares() == []
+    first._place = NodePlace(nodes=3, closed_s=0.1)
+    until(lambda: first.lost_spares() == [2])
+    assert first.lost_spares() == []  # another process may take its place as a spare
     first.close()
 
 

@@ -1,0 +1,135 @@
+"""Connections of peers to a server: messages in effect, states, silence, and processes that are refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from plinth.training import peers, wire
+from plinth.training.peers import PeerLink, Peers
+from plinth.training.recovery.orders import RankState
+
+
+class OnePeer:
+    """A link in a thread, with the messages that it has taken."""
+
+    def __init__(self, address: str, number: int = 1) -> None:
+        self.taken: list[dict[str, Any]] = []
+        self.state = RankState()
+        self.link = PeerLink(number, lambda: self.state.model_dump(), self.taken.append)
+        self._address = address
+        self._thread = threading.Thread(target=self._hold)
+        self._thread.start()
+
+    def _hold(self) -> None:
+        while not self.link.ended.is_set():
+            self.link.hold(self._address, "secret")
+
+    def close(self) -> None:
+        self.link.ended.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Peers[RankState]]:
+    made = Peers("secret", RankState(), everywhere=False)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def join(server: Peers[RankState], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], OnePeer]]:
+    monkeypatch.setattr(peers, "BEAT_S", 0.05)
+    made: list[OnePeer] = []
+
+    def joined() -> OnePeer:
+        made.append(OnePeer(f"127.0.0.1:{server.port}"))
+        return made[-1]
+
+    yield joined
+    for one in made:
+        one.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        time.sleep(0.01)
+
+
+def test_messages_in_effect_reach_those_who_connect_later(server: Peers[RankState], join: Any) -> None:
+    server.tell({"do": 1})
+    first = join()
+    until(lambda: first.taken)
+    server.tell({"do": 2})
+    server.tell({"do": 3}, also=True)
+    until(lambda: len(first.taken) == 3)
+    server.forget(1)
+    later = join()
+    until(lambda: len(later.taken) == 2)
+    assert [one["do"] for one in (*first.taken, *later.taken)] == [1, 2, 3, 2, 3]
+
+
+def test_a_peer_that_connects_again_has_its_state_and_one_that_was_forgotten_never_connects(
+    server: Peers[RankState], join: Any
+) -> None:
+    one = join()
+    one.state = RankState(phase="running", epoch=2)
+    one.link.report()
+    until(lambda: (known := server.known(1)) and known.state.epoch == 2)
+    before = server.known(1)
+    assert before is not None
+    assert before.connection is not None
+    with socket.socket(fileno=os.dup(before.connection.fileno())) as opened:
+        opened.shutdown(socket.SHUT_RDWR)
+    until(lambda: (known := server.known(1)) and known is not before)
+    assert server.known(1).state.epoch == 2  # type: ignore[union-attr]
+    server.reset()
+    one.state = RankState(epoch=3)
+    other = join()
+    until(lambda: (known := server.known(1)) and known.hello == other.link._hello)
+    assert server.known(1).state.epoch == 0  # type: ignore[union-attr]
+
+
+def test_silence_is_told_from_a_closed_connection(server: Peers[RankState], monkeypatch: pytest.MonkeyPatch) -> None:
+    with wire.connect(f"127.0.0.1:{server.port}", "secret") as connection:
+        wire.send(connection, {"number": 1, "process": "it"})
+        until(lambda: server.known(1))
+        known = server.known(1)
+        assert known is not None
+        assert known.silence(900.0, 900.0) == ""
+        assert known.silence(900.0, -1.0) == "is silent"
+    until(lambda: known.connection is None)
+    assert known.silence(-1.0, 900.0) == "has no connection"
+    assert known.silence(900.0, 900.0) == ""
+
+
+def test_a_state_that_is_none_ends_the_connection(server: Peers[RankState]) -> None:
+    with wire.connect(f"127.0.0.1:{server.port}", "secret") as connection:
+        wire.send(connection, {"number": 1, "process": "it"})
+        wire.send(connection, {"phase": "dancing"})
+        with pytest.raises(EOFError):
+            wire.receive(connection)
+
+
+def test_a_server_that_does_not_answer_is_connected_again(join: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection may be dead although neither end has closed it."""
+    seen: list[str] = []
+
+    def mute(connection: Any) -> None:
+        seen.append(wire.receive(connection)["process"])
+        while True:
+            wire.receive(connection)
+
+    monkeypatch.setattr(peers, "RENEW_S", 0.2)
+    silent = wire.MessageServer("secret", mute, everywhere=False)
+    one = OnePeer(f"127.0.0.1:{silent.port}")
+    until(lambda: len(seen) == 2)
+    assert not one.link.met
+    one.close()
+    silent.close()
