@@ -248,7 +248,7 @@ def killed_at(number: int, config: RunConfig, runs: tuple[RunDirectory, RunDirec
     save(config, runs, session, step, step)
 
 
-@pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("every", [37, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_killed_at_every_request_of_a_save(config: RunConfig, machine: On, bucket: Bucket, every: int) -> None:
     """Other machines continue: from the save if it was committed, otherwise from the one before. Nothing is mixed."""
     runs = machine("a"), machine("b")
