@@ -18,6 +18,7 @@ from plinth.storage.state import resolve
 from plinth.training import config
 from plinth.training.config import RunConfig
 from plinth.training.run_state import run_state
+from plinth.training.shared_run.shipping import refresh_all
 
 LATEST = "latest"
 
@@ -57,7 +58,9 @@ def _started(path: Path) -> float:
 
 
 def configurations(ctx: Context) -> dict[str, Path]:
-    """Return the path of every run's configuration file, by run ID."""
+    """Return the path of every run's configuration file, by run ID. Runs of a shared workspace are brought up to
+    date."""
+    refresh_all(ctx.workspace)
     return {path.parent.name: path for path in ctx.workspace.runs.glob("*/config.json")}
 
 

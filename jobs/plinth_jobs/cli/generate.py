@@ -200,6 +200,7 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
     from plinth.evaluation.engine.client import ModelEngine
     from plinth.model.hugging_face import TOKENIZER
     from plinth.training.checkpoint import checkpoint
+    from plinth.training.checkpoint.shares import fetch_whole
     from plinth_jobs.targets import find_run
 
     run, _, asked = target.partition(":")
@@ -216,6 +217,7 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
             remedy="list checkpoints with `plinth run checkpoint list RUN`",
         )
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
+    fetch_whole(config, step)
     folder = checkpoint.verify(config.directory, step) / "model"
     name = f"checkpoint {step} of run {config.run_id}"
     digests = checkpoint.digests(config.directory, step, "model") | {TOKENIZER: part.blob.sha256}

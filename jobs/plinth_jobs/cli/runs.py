@@ -41,9 +41,10 @@ def status(settings: Settings, run: str, as_json: bool) -> None:
 def logs(settings: Settings, run: str, lines: int) -> None:
     """Show the last log lines of the supervisor and ranks of RUN."""
     from plinth.training.run_state import launcher_of
+    from plinth.training.shared_run.shipping import newest_log
 
     config = settings.run_config(run)
-    output.line(launcher_of(config).logs(config.directory.log, lines))
+    output.line(launcher_of(config).logs(newest_log(config.directory), lines))
 
 
 @job.command(epilog=examples("plinth run job cancel latest"))

@@ -72,6 +72,7 @@ def upgrade(
     if (commit is None) == (interpreter is None):
         raise RequestError("give either --to COMMIT or --python INTERPRETER")
     config = settings.run_config(run)
+    _require_folder(config)
     require_code_of_recipe(settings, config)
     python = interpreter.absolute() if interpreter else environment.of_commit(commit or "")
     _require_other_code(config, environment.software(python, config), python)
@@ -88,6 +89,17 @@ def upgrade(
     else:
         output.say(f"{'accepted' if found.accepted else 'refused'}: {found.in_words}")
     return 0 if found.accepted else 6
+
+
+def _require_folder(config: RunConfig) -> None:
+    from plinth.training.shared_run.shipping import is_shared
+
+    if is_shared(config.directory):
+        raise RequestError(
+            f"the code of run {config.run_id} cannot be compared, because its workspace is a bucket",
+            expected="a workspace in a folder that the machines of the run share",
+            remedy="stop the job and run `plinth run` with the new code; the change is then not compared",
+        )
 
 
 def _require_other_code(config: RunConfig, found: dict[str, Any], python: Path) -> None:

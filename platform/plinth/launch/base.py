@@ -22,6 +22,7 @@ from plinth.launch.parameters import Launch
 from plinth.records import Frozen
 from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
 
 
 class JobStatus(StrEnum):
@@ -333,9 +334,15 @@ def waiting(words: str, ask: str = TERMINATE) -> list[str]:
     ]
 
 
+def is_shared(directory: Path) -> bool:
+    """Return True if a job's directory is this machine's copy of one in a bucket. Other machines have their own."""
+    return bool(Workspace(directory.parent.parent).uri)
+
+
 def logged(command: Sequence[str], log: Path) -> str:
     """Return a script for `bash -c`: it runs a command and writes its output to the caller's and to `log`."""
     lines = [
+        f"mkdir -p {shlex.quote(str(log.parent))}",
         f"exec > >(trap '' TERM INT; exec tee -a {shlex.quote(str(log))}) 2>&1",
         "tee=$!",
         *waiting(shlex.join(command)),

@@ -8,7 +8,8 @@ Pods comply with the Pod Security Standard `restricted`: not root, no privilege 
 runtime's seccomp profile. RDMA (IPC_LOCK) and host networking do not comply, and are used only if a recipe requests
 them.
 
-The volume claim is mounted at the path of the workspace on the submitting machine, so paths are equal everywhere.
+The volume claim is mounted at the path of the workspace on the submitting machine, so paths are equal everywhere. If
+the workspace is in a bucket, each pod has an empty folder there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from plinth.errors import LaunchError
 from plinth.launch import base
 from plinth.launch.base import excluded_hosts
 from plinth.launch.parameters import NORMAL, Launch
+from plinth.storage.workspace import CACHE_VARIABLE
 
 Manifest = dict[str, Any]
 
@@ -83,7 +85,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
         "automountServiceAccountToken": False,
         "securityContext": _security(launch),
         "containers": [_container(launch, command, directory, log)],
-        "volumes": _volumes(launch),
+        "volumes": _volumes(launch, directory),
     }
     if launch.nodes > 1:
         pod["subdomain"] = name
@@ -230,21 +232,22 @@ def _places(launch: Launch, directory: Path) -> list[Manifest]:
     """Return the environment variables that give a pod its machine name. With several nodes they also give its index
     and the first pod's name."""
     host: Manifest = {"name": "PLINTH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    cache: Manifest = {"name": CACHE_VARIABLE, "value": str(directory.parent.parent.parent)}
+    own = [host, *([cache] if base.is_shared(directory) else [])]
     if launch.nodes == 1:
-        return [host]
+        return own
     name = job_name(directory)
     return [
-        host,
+        *own,
         {"name": "PLINTH_NODES", "value": str(launch.machines)},
         {"name": "PLINTH_NODE", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
         {"name": "PLINTH_ADDRESS", "value": f"{name}-0.{name}"},
     ]
 
 
-def _volumes(launch: Launch) -> list[Manifest]:
-    found: list[Manifest] = [
-        {"name": "workspace", "persistentVolumeClaim": {"claimName": launch.kubernetes.claim}},
-    ]
+def _volumes(launch: Launch, directory: Path) -> list[Manifest]:
+    claim: Manifest = {"persistentVolumeClaim": {"claimName": launch.kubernetes.claim}}
+    found: list[Manifest] = [{"name": "workspace", **({"emptyDir": {}} if base.is_shared(directory) else claim)}]
     if launch.kubernetes.shm_bytes:
         limit = str(launch.kubernetes.shm_bytes)
         found.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
@@ -253,6 +256,6 @@ def _volumes(launch: Launch) -> list[Manifest]:
 
 def _mounts(launch: Launch, directory: Path) -> list[Manifest]:
     workspace: Manifest = {"name": "workspace", "mountPath": str(directory.parent.parent)}
-    if launch.kubernetes.sub_path:
+    if launch.kubernetes.sub_path and not base.is_shared(directory):
         workspace["subPath"] = launch.kubernetes.sub_path
     return [workspace] + [{"name": "shm", "mountPath": "/dev/shm"}] * bool(launch.kubernetes.shm_bytes)

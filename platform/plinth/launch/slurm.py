@@ -3,8 +3,8 @@
 On status 75 (stopped by a signal, state committed) the job requeues itself, after a preemption or a time limit. Any
 other status ends the job. A canceled job is not requeued (`Requeue=0` is set before it is asked to stop).
 
-The calling machine needs sbatch, squeue, scancel and scontrol, and the workspace must be on a file system shared by all
-nodes. The launcher was tested with Slurm 22.05.
+The calling machine needs sbatch, squeue, scancel and scontrol. The workspace must be in a bucket, or on a file system
+shared by all nodes. The launcher was tested with Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
         "comment": str(directory),
         "nodes": nodes,
         "ntasks-per-node": 1,
-        "output": str(log).replace("%", "%%"),
+        # in a shared workspace, the supervisor of each node writes its own log
+        "output": "/dev/null" if base.is_shared(directory) else str(log).replace("%", "%%"),
         "open-mode": "append",
         # Slurm checks the remaining time once a minute (sbatch(1), --signal)
         "signal": f"B:TERM@{int(grace_s) + 60}",

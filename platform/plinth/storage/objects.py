@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -32,11 +33,13 @@ RENEW_AFTER_S = 3 * 86400.0
 
 
 class ObjectVersion(NamedTuple):
-    """Object as read. The tag identifies this version; `modified` is the time of the write (Unix time)."""
+    """Object as read. The tag identifies this version; `modified` is the time of the write, and `read` that of the
+    answer (Unix time). The store sets both, so their difference does not depend on the clock of this machine."""
 
     data: bytes
     tag: str
     modified: float
+    read: float
 
 
 class ObjectFacts(NamedTuple):
@@ -108,7 +111,7 @@ class Folder:
                 data, modified = stream.read(), os.fstat(stream.fileno()).st_mtime
         except FileNotFoundError:
             return None
-        return ObjectVersion(data, hashlib.sha256(data).hexdigest(), modified)
+        return ObjectVersion(data, hashlib.sha256(data).hexdigest(), modified, time.time())
 
     def put(self, name: str, data: bytes, replaces: str | None) -> bool:
         with locked(self.root / "lock"):
@@ -245,6 +248,11 @@ class S3Objects:
             return self.put(name, data, found.tag) if is_old(found.modified) else True
         return True
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Write an object whatever it has been; only one process at a time writes objects of this name."""
+        checksum = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+        self._ask("write", name, lambda s3, at: s3.put_object(**at, Body=data, ContentMD5=checksum))
+
     def names(self, prefix: str = "") -> Iterator[str]:
         return iter(sorted(one.name for one in self.every(prefix) if one.name.endswith(".json")))
 
@@ -262,6 +270,16 @@ class S3Objects:
                 for page in pages
                 for one in page.get("Contents", ())
             ]
+
+        return self._ask("list", prefix, listed)
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """Return the names of the folders whose path begins with `prefix`, in the last folder of it, sorted."""
+        bucket, top = self._place("")
+
+        def listed(s3: Any, _: Any) -> list[str]:
+            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=top + prefix, Delimiter="/")
+            return sorted(one["Prefix"][len(top) : -1] for page in pages for one in page.get("CommonPrefixes", ()))
 
         return self._ask("list", prefix, listed)
 
@@ -401,7 +419,8 @@ class S3Objects:
 
 
 def _found(answer: Any) -> ObjectVersion:
-    return ObjectVersion(answer["Body"].read(), answer["ETag"], answer["LastModified"].timestamp())
+    read = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
+    return ObjectVersion(answer["Body"].read(), answer["ETag"], answer["LastModified"].timestamp(), read)
 
 
 def client() -> Any:

@@ -38,9 +38,9 @@
     input/       root of relative source paths in recipes (also of the demo corpus)
     tmp/         staging; deletable while nothing runs
 
-A *shared* workspace is an `s3://` prefix with store, records, manifests, refs, pins, retention, exclusions and input.
-Each machine has a folder for it, whose file `location` has the prefix, with a cache of the store and everything else.
-Machines share no disk.
+A *shared* workspace is an `s3://` prefix with store, records, manifests, refs, runs, pins, retention, exclusions and
+input. Each machine has a folder for it, whose file `location` has the prefix, with a cache of the store, copies of the
+runs, and everything else. Machines share no disk.
 """
 
 from __future__ import annotations

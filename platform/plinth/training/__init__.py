@@ -18,6 +18,7 @@ One run:
     job          submit, find, follow and cancel a job; change the batch size or the run length for future steps
     step_documents  documents of a step with their sources; documents of an intervention's steps, for the timeline
     manifests    manifests of the assets `run` and `checkpoint`, and facts that vary between runs
+    shared_run/  runs of a workspace in a bucket: claim, timeline and files without a common file system
     __main__     one rank: train or audit
 
 The steps of a rank (these modules import torch):

@@ -291,6 +291,15 @@ def _where_it_lies(config: RunConfig, folder: Path) -> RunConfig:
     return config.model_copy(update={"workspace": str(folder.parent.parent)})
 
 
+def layout_of(config: RunConfig) -> dict[str, int]:
+    """Return the settings that divide state and gradient sums over ranks. A run resumes bit for bit if they are
+    equal."""
+    parallel = config.parallel
+    degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
+    degrees |= {"expert": parallel.expert} if parallel.expert > 1 else {}
+    return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
+
+
 def identity(config: RunConfig, step: int = 0) -> str:
     """Return the digest of all settings that a checkpoint after `step` must share with the run that loads it.
 

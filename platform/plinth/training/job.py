@@ -12,19 +12,27 @@ from collections.abc import Callable
 
 from plinth import processes
 from plinth.compute.context import Context
-from plinth.errors import MissingError, RecipeError, StoppedRunError, TrainingError
-from plinth.launch.base import Handle, Launcher, choose
+from plinth.errors import MissingError, RecipeError, StoppedRunError, StorageError, TrainingError
+from plinth.launch.base import HANDLE, Handle, Launcher, choose
 from plinth.launch.submission_rate import submit_within
+from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.shares import fetch_whole
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.parameters import trainer
 from plinth.training.run_state import launcher_of, result
+from plinth.training.shared_run.head import CONFIG
+from plinth.training.shared_run.shipping import ALLOWANCE, give, newest_log, refresh, require_free
 from plinth.training.stopping import last_step
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event, read_events
 
 POLL_S = 0.5
+
+#: Seconds between two reads of what another machine has shipped.
+REFRESH_S = 2.0
 
 #: Lines of the log shown with an unnamed failure.
 LOG_LINES = 25
@@ -35,7 +43,9 @@ _CLOCK_S = 0.05
 
 def command(config: RunConfig) -> list[str]:
     """Return the command that a launcher starts on each node."""
-    words = [str(config.directory.config), *trainer.option(config.trainer)]
+    uri = Workspace(config.workspace).uri
+    place = f"{uri}/runs/{config.run_id}/config.json" if uri else str(config.directory.config)
+    words = [place, *trainer.option(config.trainer)]
     return processes.python("plinth.training.supervise.supervisor", *words)
 
 
@@ -52,27 +62,36 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
         RecipeError: an amendment affects a step that was taken.
         LaunchError: the job could not be submitted, or runs on another machine.
     """
-    run, launcher = config.directory, launcher_of(config)
+    run = config.directory
+    refresh(run)
+    launcher = launcher_of(config)
     known = launcher.find(run.root)
     if pending(config):
         _amend(config, launcher, known)
     alive = known is not None and launcher.poll(known).alive
     if known is not None and not alive:
         ended = result(config)
+        if ended is not None and ended.status == "finished":
+            fetch_whole(config, last_step(config))
         if ended is not None and ended.status == "finished" and checkpoint.is_valid(run, last_step(config)):
             return known
         run.reopen()
+    if not alive:
+        require_free(run)
     configuration.write(config)
     if alive:
         return launcher.submit(command(config), run.root, run.log)
     before()
+    give(run, CONFIG, ALLOWANCE, *(f"contracts/{path.name}" for path in sorted(run.contracts.glob("*.json"))))
     asked = config.launch
     chosen = choose(asked.kind, asked, config.supervision.grace_s)
     if not _is_announced(config):
         Timeline(run.events).append("submitted", launcher=asked.kind)
-    return submit_within(
+    handle = submit_within(
         run.root.parent.parent, asked.kind, asked.rate, lambda: chosen.submit(command(config), run.root, run.log)
     )
+    give(run, HANDLE)
+    return handle
 
 
 def _is_announced(config: RunConfig) -> bool:
@@ -107,14 +126,28 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
     reader, handle = TimelineReader(run.events), launcher.find(run.root)
     if handle is None:
         raise TrainingError(f"run {config.run_id} was never submitted", remedy="run `plinth run`")
+    refreshed = float("-inf")
     while True:
         alive = launcher.poll(handle).alive  # polled first, so the last events of an ending job are read below
+        if time.monotonic() - refreshed > REFRESH_S or not alive:
+            refreshed = time.monotonic()
+            _refresh(run, alive)
         for event in reader.poll():
             if on_event is not None:
                 on_event(event)
         if not alive:
             return _result_or_error(config, launcher)
         time.sleep(POLL_S)
+
+
+def _refresh(run: RunDirectory, alive: bool) -> None:
+    """Fetch what the machines of a job have shipped. An outage of the bucket is an error only once the job has
+    ended."""
+    try:
+        refresh(run)
+    except StorageError:
+        if not alive:
+            raise
 
 
 def cancel(ctx: Context, config: RunConfig) -> None:
@@ -139,7 +172,7 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
             remedy="run the same command again to resume from the last committed checkpoint",
         )
     how = "vanished, because its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
-    tail = launcher.logs(config.directory.log, LOG_LINES)
+    tail = launcher.logs(newest_log(config.directory), LOG_LINES)
     kind = StoppedRunError if ended is None else TrainingError
     committed = checkpoint.committed(config.directory)
     raise kind(

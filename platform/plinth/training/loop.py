@@ -24,8 +24,7 @@ from plinth.training.attempts import in_force
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.saving import Saver
-from plinth.training.checkpoint.universal import layout_of
-from plinth.training.config import RunConfig
+from plinth.training.config import RunConfig, layout_of
 from plinth.training.corruption.replays import Mismatch, StepReplayer
 from plinth.training.data import Batches, StepBatch
 from plinth.training.engine.engine import Rank

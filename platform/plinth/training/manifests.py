@@ -21,8 +21,10 @@ from plinth.storage import parts
 from plinth.training import config as configuration
 from plinth.training import hooks
 from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.shares import fetch_whole
 from plinth.training.config import RunConfig
 from plinth.training.parameters.trainer import UNPROVED
+from plinth.training.shared_run.shipping import refresh
 from plinth.training.stopping import last_step
 from plinth.training.telemetry.timeline import Event, History, host_memory_bytes, timeline, waited_s
 
@@ -48,8 +50,10 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
     Raises:
         TrainingError: the run has not finished, or its timeline lacks steps.
     """
+    refresh(config.directory)
     history = _finished_history(config)
     last = last_step(config, history)
+    fetch_whole(config, last)
     state = checkpoint.read_state(config.directory, last)
     schema = TIMELINE_SCHEMA if config.trainer is None else _optional(TIMELINE_SCHEMA)
     columns = {field.name: [event.get(field.name) for event in history.steps.values()] for field in schema}
@@ -83,6 +87,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         TrainingError: there is no evidence of a replay.
     """
     last = last_step(config)
+    fetch_whole(config, last)
     folder = checkpoint.verify(config.directory, last)
     evidence = config.directory.evidence
     if not evidence.exists():
@@ -144,6 +149,7 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
         run = run_manifest(ctx, config)
         ctx.refs.save(run)
         return checkpoint_manifest(ctx, config, run)
+    fetch_whole(config, chosen)
     folder = checkpoint.verify(config.directory, chosen)
     stats = {"run_id": config.run_id, "step": chosen, "tokens": config.tokens_through(chosen)}
     state = checkpoint.read_state(config.directory, chosen)

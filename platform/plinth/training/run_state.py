@@ -10,9 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from plinth.errors import LaunchError
+from plinth.errors import LaunchError, PlinthError
 from plinth.launch.base import JobStatus, Launcher, choose, read_handle
 from plinth.training.config import RunConfig
+from plinth.training.shared_run.head import SharedRun, is_active
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import JOB_ENDS, last_event
 
@@ -56,7 +57,7 @@ def run_state(config: RunConfig) -> RunState:
     try:
         launcher = launcher_of(config)
         handle = launcher.find(config.directory.root)
-        status = launcher.poll(handle) if handle else JobStatus.GONE
+        status = launcher.poll(handle) if handle else _elsewhere(config)
     except LaunchError:  # the scheduler does not respond, the job is on another machine, or its handle is damaged
         return RunState.UNKNOWN
     if status.alive:
@@ -67,6 +68,15 @@ def run_state(config: RunConfig) -> RunState:
     if last is not None and last["event"] == "submitted" and time.time() - float(last["time"]) < SUBMITTING_S:
         return RunState.QUEUED
     return RunState.LOST
+
+
+def _elsewhere(config: RunConfig) -> JobStatus:
+    """Return the status of a job without a handle here: in a shared workspace, another machine may run it."""
+    shared = SharedRun.of(config.directory)
+    with suppress(PlinthError):
+        if shared is not None and is_active(shared.read()):
+            return JobStatus.RUNNING
+    return JobStatus.GONE
 
 
 def launcher_of(config: RunConfig) -> Launcher:

@@ -208,7 +208,8 @@ def every_checkpoint(
     The checkpoints are read from the run's timeline, the run's folder, and the published manifests.
     """
     places: dict[int, set[str]] = defaultdict(set)
-    bucket = f"{(config.checkpoints.upload or 'the bucket of its uploads').rstrip('/')}/{config.run_id}"
+    shared = f"{ctx.workspace.uri}/runs" if ctx.workspace.uri else "the bucket of its uploads"
+    bucket = f"{(config.checkpoints.upload or shared).rstrip('/')}/{config.run_id}"
     for event in read_events(config.directory.events):
         if event["event"] == "checkpoint":
             places[int(event["step"])].add(RETIRED)  # corrected below if it exists
@@ -216,7 +217,7 @@ def every_checkpoint(
             places[int(event["step"])].add(bucket)
     for state, steps in ((HERE, checkpoint.committed), (REFUSED, checkpoint.refused)):
         for step in steps(config.directory):
-            places[step].add(state)
+            places[step] |= {state, f"{shared}/{config.run_id}"} if ctx.workspace.uri else {state}
     digests: dict[int, list[str]] = defaultdict(list)
     for step, digest in (published_checkpoints(ctx) if published is None else published).get(config.run_id, ()):
         places[step].add(PUBLISHED)

@@ -13,6 +13,7 @@ Files only, without torch:
     selection       choice of the checkpoint to resume from; retention
     rank_part       writes one rank's part, and commits once every rank has written
     writer          process that writes a rank's part, and its client
+    shares          checkpoints of a run in a shared workspace: the ranks' shares, the commit in the bucket
     remote          committed checkpoints in a bucket
     upload          upload during training; download on a machine without checkpoints
 

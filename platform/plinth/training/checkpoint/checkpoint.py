@@ -93,7 +93,11 @@ def stage(run: RunDirectory, step: int) -> Path:
 
 
 def commit(
-    run: RunDirectory, step: int, files: Sequence[File] | None = None, ranks: Sequence[RankFiles] = ()
+    run: RunDirectory,
+    step: int,
+    files: Sequence[File] | None = None,
+    ranks: Sequence[RankFiles] = (),
+    publish: Callable[[Sequence[File], bytes, bytes], object] | None = None,
 ) -> Commit:
     """Commit the staged files of a step as its checkpoint.
 
@@ -101,6 +105,8 @@ def commit(
         files: files of the run that the writers have already hashed and flushed. If `files` is given, the commit does
             not read files.
         ranks: the report of each rank's writer on its own files.
+        publish: called with the files of the run, the root and the record before the commit on this machine, which has
+            the files of its own ranks only. If it raises an error, nothing is committed.
 
     Raises:
         CheckpointError: the folder does not contain the files that the writers reported.
@@ -115,14 +121,17 @@ def commit(
             own.append(made(item, len(content), hashlib.sha256(content).hexdigest()))
         written = hash_files(staged, listed(staged), flush=True) if files is None else [*files, *own]
         root = CheckpointRoot(step=step, files=tuple(sorted(written, key=lambda file: file.path)), ranks=tuple(ranks))
-        stated = {file.path: file.bytes for file in (*root.files, *(one.manifest for one in root.ranks))}
-        require_total(staged, stated, root.total_files, root.total_bytes)
+        here = root if publish is None else root.on_machine(staged)
+        stated = {file.path: file.bytes for file in (*here.files, *(one.manifest for one in here.ranks))}
+        require_total(staged, stated, here.total_files, here.total_bytes)
         data = digest_tree.root_bytes(root)
         write_bytes(staged / MANIFEST, data)
         for folder in sorted(_folders(staged)):
             sync_directory(folder)
         digest = hashlib.sha256(data).hexdigest()
         commit, record = commit_record.seal(run, step, digest, len(data) + root.total_bytes)
+        if publish is not None:
+            publish(root.files, data, record)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         record_path(run, step).unlink(missing_ok=True)  # a step that is repeated after a rollback
         if target.exists():  # refused or interrupted earlier, without a record

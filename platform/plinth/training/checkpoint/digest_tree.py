@@ -233,6 +233,10 @@ class CheckpointRoot(Frozen):
         """Number of checkpoint files except the root."""
         return len(self.files) + sum(1 + one.files for one in self.ranks)
 
+    def on_machine(self, folder: Path) -> CheckpointRoot:
+        """Return the root without the ranks that have written their files on another machine."""
+        return self.model_copy(update={"ranks": tuple(one for one in self.ranks if (folder / one.path).exists())})
+
 
 class RankManifest(Frozen):
     """Content of a rank's manifest: its files, their digests, and the pieces of the state in them."""

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from plinth import fingerprint
+from plinth.errors import PlinthError
 from plinth.records import Frozen
 from plinth.storage import tensor_file
 from plinth.storage.atomic import named_failures, write_bytes
@@ -29,6 +30,7 @@ from plinth.storage.tensor_file import Do, at_once
 from plinth.training.checkpoint import checkpoint, digest_tree, selection
 from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.digest_tree import File, RankFiles, RankManifest, hasher_of, made
+from plinth.training.checkpoint.shares import SharedCheckpoint
 from plinth.training.directory import RunDirectory
 from plinth.training.parameters.run import Checkpoints
 from plinth.training.telemetry.timeline import Timeline
@@ -63,6 +65,27 @@ class Lead(Frozen):
     always: tuple[int, ...]  # steps that retention keeps
 
 
+class SharedSave(Frozen):
+    """Save in a shared workspace: its number, the supervisor's session, and the ranks of this machine."""
+
+    number: str
+    session: str
+    first: int  # rank of this machine
+    ranks: int  # of this machine
+
+    def adopts(self, plan: WritePlan) -> bool:
+        """Return True if this rank's writer commits the save on its machine, which is not that of the leading rank."""
+        return plan.rank == self.first and plan.lead is None
+
+    def is_here(self, rank: int) -> bool:
+        """Return True if a rank is on this machine."""
+        return self.first <= rank < self.first + self.ranks
+
+    def of(self, plan: WritePlan) -> SharedCheckpoint:
+        """Return the checkpoint in the bucket."""
+        return SharedCheckpoint(plan.directory, self.session, plan.step, self.number)
+
+
 class WritePlan(Frozen):
     """The files that one rank writes for one checkpoint."""
 
@@ -77,6 +100,7 @@ class WritePlan(Frozen):
     optimizer: tuple[Tensor, ...]
     rng_sha256: str
     lead: Lead | None = None
+    shared: SharedSave | None = None
 
     @property
     def directory(self) -> RunDirectory:
@@ -137,7 +161,10 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
         optimizer_sha256=digest_of_lines(line(tensor, block, do) for tensor in plan.optimizer),
         rng_sha256=plan.rng_sha256,
     )
-    write_bytes(part_path(plan.directory, plan.step, plan.rank), fingerprint.canonical(part))
+    report = fingerprint.canonical(part)
+    if plan.shared is not None:
+        plan.shared.of(plan).put_part(plan.rank, [*files, part.files.manifest], report)
+    write_bytes(part_path(plan.directory, plan.step, plan.rank), report)
     return part
 
 
@@ -152,8 +179,15 @@ class Timing(NamedTuple):
 
 def missing(plan: WritePlan, lead: Lead) -> list[int]:
     """Return the ranks that have not written their part yet. If there are none, the checkpoint can be committed."""
+    _gather(plan, lead)
     ranks = range(lead.ranks)
     return [rank for rank in ranks if not part_path(plan.directory, plan.step, rank).exists()]
+
+
+def _gather(plan: WritePlan, lead: Lead) -> None:
+    """Copy the reports of ranks on other machines to this machine."""
+    if plan.shared is not None and plan.shared.ranks < lead.ranks:
+        plan.shared.of(plan).gather(parts_folder(plan.directory, plan.step))
 
 
 def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
@@ -163,13 +197,15 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
         DiskFullError, WorkspaceError, StorageError, CheckpointError, SignatureError: nothing was committed.
     """
     run, step = plan.directory, plan.step
+    _gather(plan, lead)
     ranks = range(lead.ranks)
     parts = [RankPart.model_validate_json(part_path(run, step, rank).read_bytes()) for rank in ranks]
     folder = run.staging / checkpoint.name(step)
     with named_failures(folder):
         texts = {checkpoint.STATE: _state_text(lead, parts), **lead.texts}
         files = [_write_text(folder, name, text) for name, text in texts.items()]
-    record = checkpoint.commit(run, step, files, [part.files for part in parts])
+    publish = plan.shared.of(plan).publish if plan.shared is not None else None
+    record = checkpoint.commit(run, step, files, [part.files for part in parts], publish)
     events = Timeline(run.events)
     events.append(
         "checkpoint",
@@ -184,6 +220,9 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
     with contextlib.suppress(OSError):  # remains are deleted by the next attempt
         shutil.rmtree(parts_folder(run, step))
     removed = selection.retain(run, lead.checkpoints, set(lead.always))
+    if plan.shared is not None:
+        with contextlib.suppress(PlinthError):  # the next commit deletes what is left
+            plan.shared.of(plan).retire(removed)
     if removed:
         events.append("retired", steps=removed, reason="retention")
     return record

@@ -65,7 +65,7 @@ class OtherNodes(Protocol):
         """Wait for the nodes. Return the numbers of the nodes that failed to fetch their part."""
 
 
-class _There(NamedTuple):
+class LocatedCheckpoint(NamedTuple):
     """Verified commit record and root of a checkpoint in a bucket."""
 
     name: str
@@ -102,7 +102,7 @@ class RemoteCheckpoints:
             events = run.events.read_bytes() if run.events.exists() else b""
         except FileNotFoundError as error:
             raise MissingError(f"checkpoint {name} no longer exists", found=error) from error
-        with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
+        with named_errors(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             root = digest_tree.read_root(manifest, name)
             ranks = [digest_tree.manifest_in(folder, one, name) for one in root.ranks]
             files = digest_tree.every_file(root, ranks, name)
@@ -122,14 +122,14 @@ class RemoteCheckpoints:
         """
         if step not in self.steps():
             return False
-        with _named(self.bucket):
+        with named_errors(self.bucket):
             self.client.delete_object(Bucket=self.bucket, Key=f"{self.prefix}/{checkpoint.name(step)}.json")
         return True
 
     def steps(self) -> list[int]:
         """Return the steps with a commit record in the bucket, oldest first."""
         pattern = re.compile(rf"{re.escape(self.prefix)}/step-(\d{{8}})\.json")
-        with _named(self.bucket):
+        with named_errors(self.bucket):
             pages = self.client.get_paginator("list_objects_v2").paginate(
                 Bucket=self.bucket, Prefix=f"{self.prefix}/step-"
             )
@@ -156,8 +156,8 @@ class RemoteCheckpoints:
         """
         name, target = checkpoint.name(step), checkpoint.path(run, step)
         staged = checkpoint.stage(run, step)
-        with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
-            there = self._there(run, step)
+        with named_errors(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
+            there = self._located(run, step)
             events, stated = self._get(f"{name}.events.jsonl"), self._get(f"{name}.events.json")
             commit_record.require_timeline(run, step, events, stated, there.where)
             count = 1 if others is None else others.count
@@ -184,24 +184,25 @@ class RemoteCheckpoints:
         Raises:
             CheckpointError, SignatureError, StorageError: for the same reasons as in `download`.
         """
-        with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
+        with named_errors(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             staged = run.staging / checkpoint.name(step)
-            self._fetch(pool, self._there(run, step), staged, index, count, run.events)
+            self._fetch(pool, self._located(run, step), staged, index, count, run.events)
 
-    def _there(self, run: RunDirectory, step: int) -> _There:
-        """Return the verified record and root of a checkpoint in the bucket."""
-        name = checkpoint.name(step)
-        record, where = self._get(f"{name}.json"), f"s3://{self.bucket}/{self.prefix}/{name}.json"
+    def _located(self, run: RunDirectory, step: int, base: str = "") -> LocatedCheckpoint:
+        """Return the verified record and root of a checkpoint in the bucket. `base` is its name in the bucket, by
+        default the name of the step."""
+        name, base = checkpoint.name(step), base or checkpoint.name(step)
+        record, where = self._get(f"{base}.json"), f"s3://{self.bucket}/{self.prefix}/{base}.json"
         expected = commit_record.verified(run, step, record, where).manifest_sha256
-        manifest = self._get(f"{name}/{MANIFEST}")
+        manifest = self._get(f"{base}/{MANIFEST}")
         if hashlib.sha256(manifest).hexdigest() != expected:
             raise CheckpointError(
                 f"{name} in {self.bucket}: the checkpoint's manifest does not match its commit record"
             )
-        return _There(name, where, record, manifest, digest_tree.read_root(manifest, name))
+        return LocatedCheckpoint(base, where, record, manifest, digest_tree.read_root(manifest, name))
 
     def _fetch(
-        self, pool: ThreadPoolExecutor, there: _There, staged: Path, index: int, count: int, events: Path
+        self, pool: ThreadPoolExecutor, there: LocatedCheckpoint, staged: Path, index: int, count: int, events: Path
     ) -> None:
         """Fetch the rank files that are assigned to a node. The first node also fetches the files of the run."""
         beat, ranks = Pulse(events), digest_tree.share(there.root, index, count)
@@ -307,7 +308,7 @@ def _broken_lines() -> tuple[type[Exception], ...]:
     return HTTPClientError, IncompleteReadError, HTTPError, ConnectionError
 
 
-class _named:
+class named_errors:
     """Context manager that converts boto3 errors to a StorageError."""
 
     def __init__(self, bucket: str) -> None:

@@ -18,7 +18,10 @@ that writes (writer/).
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -26,11 +29,12 @@ import torch
 import torch.distributed as dist
 
 from plinth.errors import PlinthError
-from plinth.training.checkpoint import checkpoint, rank_part, selection, snapshot
-from plinth.training.checkpoint.rank_part import Timing, WritePlan
+from plinth.training.checkpoint import checkpoint, rank_part, selection, snapshot, writer
+from plinth.training.checkpoint.rank_part import SharedSave, Timing, WritePlan
 from plinth.training.checkpoint.staging import Arena, BackgroundCopy, StagingLayout
 from plinth.training.checkpoint.writer import HEARTBEAT_S, WriterClient
 from plinth.training.engine.engine import TrainingEngine
+from plinth.training.shared_run.head import SESSION
 from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 
 
@@ -65,12 +69,14 @@ class Saver:
             self._writer.wait_until_ready()
         if self._follows:
             self._follows = self._on_any_rank(False)  # all earlier writers have ended: their locks are taken
-        if self.rank.leads:
+        shared = self._new_save()
+        if self.rank.leads or (shared is not None and shared.first == self.rank.index):
             self._prepare_staging(step)
         synchronous = self._on_any_rank(
             self.mode == "sync" or self.failed
         )  # disk space and writers are available from here on
-        plan, layout = snapshot.plan(self.engine, step, monitor, "sync" if synchronous else "async")
+        mode = "sync" if synchronous else "async"
+        plan, layout = snapshot.plan(self.engine, step, monitor, mode, shared)
         text = plan.model_dump_json().encode()
         self.failed, self._plan = False, plan
         self._arena.reserve(layout.bytes + len(text))
@@ -97,7 +103,9 @@ class Saver:
         self._receive(wait=True)
         if self._on_any_rank(self.failed):
             self.failed = False
-            if self.rank.leads and self._plan is not None:
+            if self._plan is not None and (
+                self.rank.leads or (self._plan.shared is not None and self._plan.shared.adopts(self._plan))
+            ):
                 self._prepare_staging(self._plan.step)
             self._write_here(self._timing)
 
@@ -130,6 +138,17 @@ class Saver:
             if removed:
                 self.events.append("retired", steps=removed, reason="the disk is short", durable=True)
         checkpoint.stage(self.run, step)
+        shutil.rmtree(rank_part.parts_folder(self.run, step), ignore_errors=True)  # of an earlier save of this step
+
+    def _new_save(self) -> SharedSave | None:
+        """Return the number that the leading rank gives to a save in a shared workspace, or None in a folder."""
+        session = os.environ.get(SESSION)
+        if not session:
+            return None
+        number: list[Any] = [uuid.uuid4().hex[:16]]
+        dist.broadcast_object_list(number, src=0)
+        first = self.rank.index - int(os.environ["LOCAL_RANK"])
+        return SharedSave(number=number[0], session=session, first=first, ranks=self.config.launch.ranks_per_node)
 
     def _stage(self, layout: StagingLayout, plan_bytes: int) -> None:
         """Copy the state and tell the writer to save it. On CPUs the copy overlaps with the next step until its update.
@@ -174,6 +193,13 @@ class Saver:
             except PlinthError as error:
                 failure = error
         self._raise_together(failure)
+        if plan.shared is not None and plan.shared.adopts(plan):
+            try:
+                writer.adopt(plan, plan.shared)
+            except PlinthError as error:
+                failure = error
+        if plan.shared is not None:
+            self._raise_together(failure)
 
     def _piecewise(self, work: Callable[[], object]) -> None:
         """Run one piece of a long write, then report progress to the watchdog."""

@@ -6,15 +6,18 @@ the best checkpoints, every n-th checkpoint, the audited and the final checkpoin
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from statistics import fmean
 
 from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.shares import SharedCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.guard.rules import Intervention
 from plinth.training.parameters.run import Checkpoints
+from plinth.training.shared_run.head import SESSION
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 # Selection: the newest checkpoint that verifies and was not trained on a window skipped since.
@@ -44,7 +47,7 @@ def select_checkpoint(
         step, refused = checkpoint.newest_valid(run, check)
         for bad, why in refused:
             events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(why), durable=True)
-            checkpoint.refuse(run, bad)
+            _refuse(run, bad)
         rollback = None if step is None else _unknown_rollback(config, step, rollbacks)
         if step is None or rollback is None:
             return step, rollbacks
@@ -53,7 +56,15 @@ def select_checkpoint(
             f"{rollback.number} skips"
         )
         events.append("refused", step=step, checkpoint=checkpoint.name(step), reason=reason, durable=True)
-        checkpoint.refuse(run, step)
+        _refuse(run, step)
+
+
+def _refuse(run: RunDirectory, step: int) -> None:
+    """Reject a checkpoint on this machine, and in the bucket if the leading rank of a shared run does so."""
+    session = os.environ.get(SESSION)
+    if session:
+        SharedCheckpoints(run, session).drop([step])
+    checkpoint.refuse(run, step)
 
 
 def rollbacks_of(config: RunConfig) -> list[Intervention]:

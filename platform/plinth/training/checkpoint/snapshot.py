@@ -33,17 +33,25 @@ from plinth.training.checkpoint import checkpoint, model_share, sharded_state, u
 from plinth.training.checkpoint.digest_tree import Beat, silent
 from plinth.training.checkpoint.digest_tree import share as share_of_ranks
 from plinth.training.checkpoint.model_share import file_names, index_text
-from plinth.training.checkpoint.rank_part import Lead, TensorsFile, WritePlan, digest_of_lines
+from plinth.training.checkpoint.rank_part import (
+    Lead,
+    SharedSave,
+    TensorsFile,
+    WritePlan,
+    digest_of_lines,
+)
 from plinth.training.checkpoint.sharded_state import file_name, metadata_of
 from plinth.training.checkpoint.staging import FilledTensors, StagingLayout, line_of, tensors_digest
-from plinth.training.config import RunConfig, identity
+from plinth.training.config import RunConfig, identity, layout_of
 from plinth.training.corruption import sampling
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine, seed
 from plinth.training.telemetry.timeline import Pulse
 
 
-def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) -> tuple[WritePlan, StagingLayout]:
+def plan(
+    engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str, shared: SharedSave | None = None
+) -> tuple[WritePlan, StagingLayout]:
     """Return this rank's write plan for the checkpoint after `step`, and the layout of the tensors to copy.
 
     All ranks must call this. The engine still owns the tensors: copy them (`StagingLayout.copy`) before the next
@@ -76,6 +84,7 @@ def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) 
         optimizer=tuple(layout.describe(first + index, str(index)) for index in range(len(parts))),
         rng_sha256=hashlib.sha256(state.encode()).hexdigest(),
         lead=_lead(engine, step, monitor, division) if rank.leads else None,
+        shared=shared,
     )
     return made, layout
 
@@ -88,7 +97,7 @@ def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any], division: 
         "tokens": config.tokens_through(step),
         "ranks": config.ranks,
         "zero_stage": config.parallel.zero_stage,
-        "layout": universal.layout_of(config),
+        "layout": layout_of(config),
         "precision": engine.precision,
         "monitor": monitor,
     }
@@ -137,7 +146,7 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     state = checkpoint.read_state(config.directory, step)
     require_same_run(config, engine.precision, state)
     folder = checkpoint.path(config.directory, step)
-    same_layout = state["layout"] == universal.layout_of(config)
+    same_layout = state["layout"] == layout_of(config)
     held = FilledTensors() if same_layout else None
     universal.restore(engine, folder / "engine", ranks_needed(engine, step, beat), beat, held)
     if same_layout:

@@ -23,7 +23,6 @@ from torch import Tensor
 from plinth.model.division import buffers
 from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Piece, Shard, ShardedState, Share, key_of
 from plinth.training.checkpoint.staging import FilledTensors
-from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.parallel.topology import has_own_experts
 
@@ -41,15 +40,6 @@ class _Slot(NamedTuple):
     flat: Tensor  # master weights
     offset: int  # in `flat`
     size: int
-
-
-def layout_of(config: RunConfig) -> dict[str, int]:
-    """Return the settings that divide state and gradient sums over ranks. A run resumes bit for bit if they are
-    equal."""
-    parallel = config.parallel
-    degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
-    degrees |= {"expert": parallel.expert} if parallel.expert > 1 else {}
-    return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
 
 
 def capture(engine: TrainingEngine, *, complete: bool = False) -> Captured:

@@ -24,6 +24,7 @@ from plinth.errors import CheckpointError, MissingError, PlinthError
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.remote import OtherNodes, RemoteCheckpoints
+from plinth.training.checkpoint.shares import prepare_machine
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Timeline
 
@@ -176,19 +177,23 @@ def main() -> int:
     """Upload the checkpoints of the run named on the command line, or fetch a node's part of one. Return 0 if all
     transfers are complete."""
     config = configuration.load(sys.argv[1])
+    if "--fetch" in sys.argv:
+        return _fetch(config, *map(int, sys.argv[3:]))
     assert config.checkpoints.upload is not None
     remote = RemoteCheckpoints(config.checkpoints.upload, config.run_id)
-    if "--fetch" in sys.argv:
-        return _fetch(config, remote, *map(int, sys.argv[3:]))
     os.nice(10)
     following = UploadLoop(config, remote)
     threading.Thread(target=_read_orders, args=(following,), daemon=True).start()
     return 0 if following.follow() else 1
 
 
-def _fetch(config: RunConfig, remote: RemoteCheckpoints, step: int, node: int, nodes: int) -> int:
+def _fetch(config: RunConfig, step: int, node: int, nodes: int) -> int:
     try:
-        remote.fetch(config.directory, step, node, nodes)
+        if config.checkpoints.upload is not None:
+            RemoteCheckpoints(config.checkpoints.upload, config.run_id).fetch(config.directory, step, node, nodes)
+        else:  # the bucket of the workspace
+            count = config.launch.ranks_per_node
+            prepare_machine(config, range(node * count, (node + 1) * count))
     except PlinthError as error:
         print(error, file=sys.stderr, flush=True)
         return error.exit_code

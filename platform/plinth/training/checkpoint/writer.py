@@ -42,7 +42,7 @@ from plinth import processes
 from plinth.errors import CheckpointError, PlinthError
 from plinth.storage import atomic
 from plinth.training.checkpoint import rank_part
-from plinth.training.checkpoint.rank_part import Lead, Timing, WritePlan
+from plinth.training.checkpoint.rank_part import Lead, SharedSave, Timing, WritePlan
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import RankFailure
 
@@ -58,6 +58,7 @@ class WriterClient:
         command = processes.python(module, str(root), str(rank), str(descriptor))
         self._process: subprocess.Popen[bytes] = processes.start(
             command,
+            *processes.STORES,
             *processes.KEYS,
             own={"OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
@@ -143,6 +144,9 @@ class WriterClient:
 #: Seconds between the leading writer's checks for the parts of other ranks.
 POLL_S = 0.02
 
+#: Seconds for which a writer whose rank was killed waits for the parts of other machines.
+ORPHAN_S = 60.0
+
 
 def main() -> int:
     """Serve one rank until its end of the pipe is closed, and return the exit status."""
@@ -176,6 +180,8 @@ def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
             if plan.lead is not None:
                 wait_for_parts(plan, plan.lead)
                 rank_part.commit(plan, plan.lead, Timing(*order["timing"]))
+            elif plan.shared is not None and plan.shared.adopts(plan):
+                adopt(plan, plan.shared)
             _answer({"step": plan.step})
         except PlinthError as error:
             failure = RankFailure.of(error).model_dump()
@@ -189,6 +195,9 @@ def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
     If the file cannot be written because the disk is full, the process exits, which releases the lock.
     """
     path = failed_path(plan, plan.rank)
+    if plan.shared is not None and plan.lead is None:
+        with contextlib.suppress(PlinthError):  # the bucket may be what failed
+            plan.shared.of(plan).put_failure(plan.rank, json.dumps(failure).encode())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(failure))
@@ -203,18 +212,48 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
         PlinthError: the error that another writer reported.
         CheckpointError: the writer of a missing part has ended.
     """
+    parent, until = os.getppid(), float("inf")
     while waiting := rank_part.missing(plan, lead):
         for rank in waiting:
             failed = failed_path(plan, rank)
             if failed.exists() and (text := failed.read_text()):
                 raise RankFailure.model_validate_json(text).error()
-            if rank != plan.rank and not is_alive(plan.directory, rank) and rank in rank_part.missing(plan, lead):
+            if plan.shared is not None and not plan.shared.is_here(rank):
+                _require_rank(plan, rank, until)
+            elif rank != plan.rank and not is_alive(plan.directory, rank) and rank in rank_part.missing(plan, lead):
                 raise CheckpointError(
                     f"the checkpoint of step {plan.step} was not committed: the writer of rank {rank} ended before its "
                     "part was complete",
                     remedy="training continues; the next checkpoint is written synchronously",
                 )
+        if os.getppid() != parent:  # this rank was killed, and with it maybe the machines of other ranks
+            parent, until = os.getppid(), time.monotonic() + ORPHAN_S
         time.sleep(POLL_S)
+
+
+def _require_rank(plan: WritePlan, rank: int, until: float) -> None:
+    """Raise an error if the part of a rank on another machine did not arrive in time after this rank has ended."""
+    if time.monotonic() > until:
+        raise CheckpointError(
+            f"the checkpoint of step {plan.step} was not committed: the part of rank {rank} on another machine did not "
+            "arrive",
+            remedy="the ranks start again from the last committed checkpoint",
+        )
+
+
+def adopt(plan: WritePlan, shared: SharedSave) -> None:
+    """Commit a save on a machine other than the leading rank's, once the save is committed.
+
+    Raises:
+        CheckpointError: the save was not committed.
+    """
+    save = shared.of(plan)
+    if not save.wait_for_commit():
+        raise CheckpointError(
+            f"the checkpoint of step {plan.step} was not committed by the leading rank",
+            remedy="training continues; the next checkpoint is written synchronously",
+        )
+    save.adopt()
 
 
 def failed_path(plan: WritePlan, rank: int) -> Path:

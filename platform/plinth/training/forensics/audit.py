@@ -21,6 +21,7 @@ import math
 import os
 import platform
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,8 +34,7 @@ from plinth.model.hugging_face import hf_name
 from plinth.training.checkpoint import checkpoint, model_share, snapshot
 from plinth.training.checkpoint.resume import SharedVerification
 from plinth.training.checkpoint.selection import rollbacks_of
-from plinth.training.checkpoint.universal import layout_of
-from plinth.training.config import RunConfig
+from plinth.training.config import RunConfig, layout_of
 from plinth.training.corruption.sampling import RECORD
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.engine.skipped_update import Measured
@@ -280,8 +280,10 @@ def _parameter_difference(engine: TrainingEngine, step: int) -> float:
     division = model_share.division_of(engine)
     wanted = {hf_name(name) for name in division.share(engine.rank.index)}
     found = torch.zeros((), dtype=torch.float64)
-    with SavedWeights(checkpoint.path(engine.config.directory, step) / "model", names=wanted) as saved:
+    folder = checkpoint.path(engine.config.directory, step) / "model"
+    with SavedWeights(folder, names=wanted) if wanted else nullcontext() as saved:  # another machine may have the files
         for name, tensor in model_share.share(engine, division, Pulse(engine.config.directory.events)):
+            assert saved is not None
             difference = (tensor.cpu().float() - saved.tensor(hf_name(name)).float()).abs().max()
             found = torch.maximum(found, difference.double())
     found = found.to(engine.rank.device)

@@ -14,19 +14,23 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plinth import processes
+from plinth.errors import PlinthError
 from plinth.records import Frozen
 from plinth.training.attempts import HostFacts, this_host
 from plinth.training.checkpoint import writer
+from plinth.training.checkpoint.shares import prepare_machine
 from plinth.training.checkpoint.upload import fetch_command
 from plinth.training.config import RunConfig
 from plinth.training.peers import AGAIN_S, Peer, PeerLink, Peers
 from plinth.training.recovery.keeper import KeeperProcess
 from plinth.training.recovery.orders import RecoveryLink
+from plinth.training.shared_run.shipping import is_shared, refresh
 from plinth.training.supervise.host_checks import HostCheck, HostReport, of_this_node, with_clocks
 from plinth.training.supervise.host_checks import this_host as check_this_host
 from plinth.training.supervise.nodes import (
@@ -43,9 +47,17 @@ from plinth.training.supervise.nodes import (
     ranks_of,
     start_rank,
 )
-from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process, end_process, spans
+from plinth.training.supervise.rank_watch import (
+    EXIT_PREEMPTED,
+    NAMED,
+    NODE_LOST,
+    POLL_S,
+    Process,
+    end_process,
+    spans,
+)
 from plinth.training.supervise.rendezvous import RendezvousRecord, rendezvous_of
-from plinth.training.telemetry.timeline import Timeline
+from plinth.training.telemetry.timeline import RankFailure, Timeline, last_event
 from plinth.training.wire import Message, own_host
 
 #: Seconds that an attempt waits for the machine facts of other nodes; none of them trains until it starts.
@@ -158,6 +170,10 @@ class Leader:
         without a report are left out."""
         reports = self._reports(lambda report: report.host)
         return tuple(report.host for report in reports if report.host is not None)
+
+    def failure(self) -> RankFailure | None:
+        """Return the error that a rank of another node has reported there, or None."""
+        return next((node.report.failure for node in self._others() if node.report.failure is not None), None)
 
     def asked_to_stop(self) -> int:
         """Return the stop signal that another node has received, or 0."""
@@ -384,6 +400,8 @@ class Follower:
         given to another node."""
         for rank in [rank for rank in self._processes if rank not in here]:
             end_process(self._processes.pop(rank))
+        if set(here) - self._started.keys():
+            prepare_machine(self.config, here)
         for rank in here:
             epoch = order.replaced.get(rank, 0)
             if self._started.get(rank, -1) < epoch:
@@ -406,11 +424,20 @@ class Follower:
             "epoch": self._order.epoch,
             "keeper": self._keeper.address if self._keeper is not None else "",
             "checks": checking.report if isinstance(checking, CheckProcess) else None,
+            "failure": self._failure(),
         }
         report = self._report.model_copy(update=changes)
         if report != self._report:
             self._report = report
             self._link.report()
+
+    def _failure(self) -> RankFailure | None:
+        """Return the error that one of the ranks reported, unless node 0 reads the same timeline."""
+        named = any(process.poll() in NAMED for process in self._processes.values())
+        last = last_event(self.config.directory.events) if named and is_shared(self.config.directory) else None
+        if last is None or last["event"] != "rank_failed":
+            return None
+        return RankFailure.model_validate({name: last[name] for name in RankFailure.model_fields})
 
     def _connect(self) -> None:
         """Stay connected to node 0: to that of the newest record, until it has answered, and then to no other."""
@@ -445,6 +472,8 @@ class Follower:
     def _exit_status(self) -> int:
         """Return the exit status of this node after node 0 is lost. The job may have finished before this node
         started."""
+        with suppress(PlinthError):
+            refresh(self.config.directory, own=True)
         try:
             status = json.loads(self.config.directory.result.read_bytes())["status"]
         except FileNotFoundError:

@@ -28,9 +28,11 @@ from plinth.training.config import RunConfig
 from plinth.training.peers import Contact
 from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.recovery.standby import StandbyStarter
+from plinth.training.shared_run.head import SESSION
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.host_checks import HostReport
 from plinth.training.supervise.rank_watch import Process
+from plinth.training.telemetry.timeline import RankFailure
 from plinth.trust.dsse import TRAINER
 
 #: Share of a time limit after which a node without a connection to node 0 ends its ranks. At the limit, node 0 may give
@@ -126,7 +128,8 @@ class NodeOrder(Frozen):
 class NodeReport(Frozen):
     """State of a node: the order that it follows, the exit status of each of its ranks (or of its check or download,
     `OTHER`), a signal that the node itself received, and the facts about its machine. `epoch` is the last loss after
-    which it has started its ranks, `keeper` the address of its copies, and `checks` the newest result of its checks."""
+    which it has started its ranks, `keeper` the address of its copies, and `checks` the newest result of its checks.
+    `failure` is the error of one of its ranks, if it is on a timeline of this node's own."""
 
     order: str = ""
     codes: Mapping[int, int | None] = Field(default_factory=dict)
@@ -135,6 +138,7 @@ class NodeReport(Frozen):
     epoch: int = 0
     keeper: str = ""
     checks: HostReport | None = None
+    failure: RankFailure | None = None
 
 
 def start_rank(
@@ -169,6 +173,7 @@ def rank_environment(config: RunConfig, order: NodeOrder, rank: int) -> dict[str
         "MASTER_ADDR": order.address,
         "MASTER_PORT": str(order.port),
         **(order.recovery.environment() if order.recovery else {}),
+        **{name: os.environ[name] for name in (SESSION,) if config.trainer is None and name in os.environ},
         rank_watch.SUPERVISOR: str(os.getpid()),
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // count)),
         "PYTHONUNBUFFERED": "1",

@@ -38,6 +38,9 @@ NODE_LOST = 76
 #: Exit status of a rank that lost its connection to another rank, which is the one that failed.
 EXIT_PARTNER_LOST = 77
 
+#: Exit statuses of named failures, which a retry would not fix.
+NAMED = range(2, 9)
+
 POLL_S = 0.1
 
 #: Variable of a rank with the process id of its supervisor.

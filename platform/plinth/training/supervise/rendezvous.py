@@ -6,13 +6,21 @@ one job of the run. A record of an earlier job is harmless, because no process a
 
 from __future__ import annotations
 
+import os
+import time
+from contextlib import suppress
 from typing import Protocol
 
 from pydantic import ValidationError
 
+from plinth.errors import PlinthError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.training.directory import RunDirectory
+from plinth.training.shared_run.head import SESSION, SharedRun, is_active
+
+#: Seconds between two reads of the bucket.
+EVERY_S = 1.0
 
 
 class RendezvousRecord(Frozen):
@@ -57,6 +65,41 @@ class FileRendezvous:
             return None
 
 
+class BucketRendezvous:
+    """Record in the head of a run in a shared workspace. Node 0 has claimed the run."""
+
+    def __init__(self, shared: SharedRun) -> None:
+        self._shared = shared
+        self._read_at = float("-inf")
+        self._record: RendezvousRecord | None = None
+
+    def publish(self, record: RendezvousRecord) -> None:
+        """Write the address into the head.
+
+        Raises:
+            LaunchError: another supervisor has claimed the run.
+        """
+        secret = self._shared.hidden(record.secret, self._shared.session)
+        self._shared.change(lambda head: head.model_copy(update={"address": record.address, "secret": secret}))
+
+    def read(self) -> RendezvousRecord | None:
+        """Return the record of a job that is alive, or None. The bucket is read once per second."""
+        if time.monotonic() - self._read_at > EVERY_S:
+            self._read_at = time.monotonic()
+            with suppress(PlinthError):
+                self._record = self._asked()
+        return self._record
+
+    def _asked(self) -> RendezvousRecord | None:
+        found = self._shared.read()
+        if not is_active(found) or found is None or not found.head.address:
+            return None
+        head = found.head
+        secret = self._shared.hidden(head.secret, head.session)
+        return RendezvousRecord(session=head.session, address=head.address, secret=secret)
+
+
 def rendezvous_of(run: RunDirectory) -> Rendezvous:
     """Return the place of a run's record."""
-    return FileRendezvous(run)
+    shared = SharedRun.of(run, os.environ.get(SESSION, ""))
+    return FileRendezvous(run) if shared is None else BucketRendezvous(shared)

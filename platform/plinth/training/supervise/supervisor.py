@@ -19,26 +19,31 @@ import os
 import signal
 import sys
 import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from plinth import private, processes
-from plinth.errors import CorruptionError, PlinthError
-from plinth.storage.atomic import write_bytes
+from plinth.errors import CorruptionError, LaunchError, PlinthError, StorageError
+from plinth.storage.atomic import append_to, write_bytes
 from plinth.training import attempts
 from plinth.training import config as configuration
 from plinth.training.attempts import ContinuedState, this_host
 from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.commit_record import trainer_of
 from plinth.training.checkpoint.selection import select_checkpoint
+from plinth.training.checkpoint.shares import SharedCheckpoints
 from plinth.training.checkpoint.upload import Uploader, restore
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.forensics.order_proof import evidence as order_evidence
 from plinth.training.forensics.proof import store_order
 from plinth.training.parameters.trainer import require_submitted
 from plinth.training.recovery.coordinator import RecoveryCoordinator
 from plinth.training.recovery.orders import RecoveryLink
+from plinth.training.shared_run.head import patiently
+from plinth.training.shared_run.shipping import Shipper, claim, fetch_config, is_shared
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
@@ -48,6 +53,7 @@ from plinth.training.supervise.nodes import NodeOrder, NodePlace, ranks_of, star
 from plinth.training.supervise.rank_watch import (
     EXIT_PARTNER_LOST,
     EXIT_PREEMPTED,
+    NAMED,
     NODE_LOST,
     POLL_S,
     Process,
@@ -61,9 +67,6 @@ from plinth.training.telemetry.timeline import RankFailure, Timeline
 from plinth.training.upgrade import record as upgrades
 from plinth.training.upgrade.comparison import compared, is_new_code
 from plinth.training.upgrade.record import CodeComparison
-
-#: Exit statuses of named failures, which a retry would not fix.
-NAMED = range(2, 9)
 
 MAX_BACKOFF_S = 300.0
 
@@ -86,6 +89,7 @@ class Supervisor:
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
     upgrade: CodeComparison | None = None  # to sign with the next attempt
     resume: int = 0  # step of the checkpoint that an external trainer loads
+    shipper: Shipper | None = None  # of a run in a shared workspace
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
@@ -157,7 +161,7 @@ class Supervisor:
 
     def _phases(self) -> JobResult:
         for audit in (False, True):
-            if self._is_audited() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
+            if self._is_audited() if audit else self._is_committed(last_step(self.config)):
                 continue
             ended, reason = self._until_done(audit)
             if ended == "failed" and audit and self.config.trainer:  # it trained; what was not replayed is not proved
@@ -168,6 +172,13 @@ class Supervisor:
             elif self.config.trainer and not checkpoint.is_valid(self.run, last_step(self.config)):
                 return self._result("failed", "the trainer ended with status 0 and did not commit the last step")
         return self._result("finished", "")
+
+    def _is_committed(self, step: int) -> bool:
+        """Return True if a checkpoint is committed and matches its record. If other machines have files of it, their
+        ranks compare those when they load."""
+        if self.shipper is not None and self.place.nodes > 1:
+            return step in checkpoint.committed(self.run)
+        return checkpoint.is_valid(self.run, step)
 
     def _is_audited(self) -> bool:
         """Return True if there is evidence about the last checkpoint, and not about one that was the newest when a user
@@ -207,6 +218,8 @@ class Supervisor:
         self.resume = 0 if audit else self._verified_step()
         if self.resume and self.resume == last_step(self.config):  # the trainer was killed after its last commit
             return 0, ""
+        if self.shipper is not None and self.place.nodes > 1:
+            patiently(self.shipper.flush)  # other machines read the timeline
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
@@ -324,6 +337,8 @@ class Supervisor:
     def _on_poll(self, ranks: list[Process]) -> None:
         self.lost.update()
         self._watch_allowance()
+        if self.shipper is not None and self.shipper.lost is not None:
+            raise self.shipper.lost
         if self.coordinator is not None:
             self.coordinator.tend(ranks)
         if not self.first_failed:  # ranks that failed by themselves: their siblings are ended afterward
@@ -350,16 +365,41 @@ class Supervisor:
         """Clean up after a killed supervisor, report its lost work, and download a checkpoint that exists only in the
         bucket."""
         self._clean()
+        fetched = self._fetch()
         lost = self.lost.lose_vanished()
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
         self.events.append("job_started", ranks=self.config.ranks, nodes=self.leader.count)
         self.allowance = AllowanceWatch.of(self.config)
         self._watch_allowance()
+        if fetched and self.shipper is not None:
+            self.events.append("downloaded", step=max(fetched), source=self.shipper.place, durable=True)
         if self.config.checkpoints.upload and not checkpoint.committed(self.run):
             restored = restore(self.config, self.leader)
             if restored is not None:
                 self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
+
+    def _fetch(self) -> list[int]:
+        """Fetch the checkpoints of a shared run that this machine lacks, together with the other machines. Return their
+        steps.
+
+        Raises:
+            StorageError: the bucket is unreachable from some machine.
+        """
+        if self.shipper is None or self.config.trainer is not None:
+            return []
+        bucket = SharedCheckpoints(self.run, self.shipper.session)
+        bucket.upload_earlier()
+        if bucket.committed():
+            self.leader.begin(bucket.committed()[-1])
+        fetched = bucket.sync(self.config, ranks_of(self.config, 0))
+        if failed := self.leader.failed() if bucket.committed() else []:
+            raise StorageError(
+                f"some machines could not fetch their files of the last checkpoint of run {self.config.run_id}",
+                found=f"node {', '.join(map(str, failed))}",
+                remedy="read the log of these nodes, then run the same command again",
+            )
+        return fetched
 
     def _clean(self) -> None:
         """Let the writers commit the state that every rank had staged. Then delete half-written files, which may fill
@@ -388,7 +428,7 @@ class Supervisor:
         """
         named = [code for code in codes if code in NAMED]
         if named:
-            self.failure = self.lost.failure
+            self.failure = self.lost.failure or self.leader.failure()
             said = self.failure and f"{self.failure.kind}: {self.failure.what}"
             return named[0], said or f"a rank ended with status {named[0]}"
         if NODE_LOST in codes:
@@ -447,17 +487,50 @@ class Supervisor:
         )
 
 
+def _hold(run: RunDirectory, place: NodePlace) -> int:
+    """Take the lock of the run's folder on this node.
+
+    Raises:
+        LaunchError: another supervisor is active there.
+    """
+    try:
+        return hold(run.lock)
+    except LaunchError as error:
+        if place.node == 0:
+            raise
+        raise LaunchError(
+            f"node {place.node} has no folder of its own for the run",
+            found=f"another node or job has locked {run.root}",
+            expected="a folder on each node's own disk, because the workspace is in a bucket",
+            remedy="set PLINTH_CACHE on the nodes to a folder that is not on a shared file system",
+        ) from error
+
+
+def _keep_log(run: RunDirectory) -> None:
+    """Write the log on this machine if the launcher does not, because it does not know the folder."""
+    with append_to(run.log) as stream:
+        if os.path.samestat(os.fstat(1), os.stat(os.devnull)):
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+
+
 def main() -> int:
     """Supervise the run named on the command line, and return the exit status."""
     private.apply_mask()
-    path = Path(sys.argv[1])
+    path = fetch_config(sys.argv[1])
     config = configuration.load(path)
+    if is_shared(config.directory):
+        _keep_log(config.directory)
     require_submitted(config.trainer, sys.argv[2:])
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
+    if place.node > 0 and not is_shared(config.directory):
+        return follow(config, path, place)
+    lock = _hold(config.directory, place)
     if place.node > 0:
         return follow(config, path, place)
-    supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)
+    claimed = claim(config, uuid.uuid4().hex)
+    supervisor = Supervisor(config, path, lock, place=place, shipper=Shipper(*claimed) if claimed is not None else None)
     config.directory.reopen()  # for a job restarted by the scheduler
     relaying = sinks.start(config, path)
     result = supervisor.supervise()
@@ -465,6 +538,8 @@ def main() -> int:
     sinks.end(relaying)
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
+    if supervisor.shipper is not None:
+        supervisor.shipper.end()
     stopped = 0 if supervisor.overspent else EXIT_PREEMPTED  # a scheduler restarts a preempted job
     status = {"finished": 0, "stopped": stopped, "failed": 7}[result.status]
     supervisor.leader.end(status)

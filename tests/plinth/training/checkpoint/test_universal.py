@@ -25,8 +25,7 @@ from plinth.training.checkpoint.sharded_state import (
     key_of,
     write,
 )
-from plinth.training.checkpoint.universal import layout_of
-from plinth.training.config import RunConfig
+from plinth.training.config import RunConfig, layout_of
 from plinth.training.parameters.parallel import Parallel
 from tests.ranks import run_ranks
 

@@ -1,0 +1,267 @@
+"""Head of a run in a shared workspace: one object with the files and checkpoints of the run, and its claimant.
+
+    runs/RUN/head.json                         the head, sealed by the workspace's workers
+    runs/RUN/config.json, allowance.json …     what the submitter of a job gives to its machines, sealed
+    runs/RUN/files/SHA256                      a small file, by content
+    runs/RUN/pieces/SESSION/NAME/000000        a piece of a growing file: the timeline, or node 0's log
+    runs/RUN/step-00000100.SAVE/               files of a checkpoint, uploaded in one save (checkpoint.shares)
+
+A supervisor claims the run by writing its session into the head, and renews the claim by increasing `beat`. Each change
+of the head names the tag of the version that it replaces and is made only while the session is the claimant's. What a
+supervisor without a claim still uploads therefore stays invisible: it has its own session or save in its name, and no
+head lists it. The store's clock decides if a claim has expired, so machines need no common clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self, TypeVar
+
+from pydantic import Field, ValidationError
+
+from plinth import fingerprint
+from plinth.errors import IntegrityError, LaunchError, StorageError
+from plinth.records import Frozen
+from plinth.storage.objects import S3Objects
+from plinth.storage.seal import Seal, load
+from plinth.storage.workspace import Workspace
+from plinth.training.directory import RunDirectory
+
+HEAD, CONFIG = "head.json", "config.json"
+
+#: Environment variable with the session for which a rank writes.
+SESSION = "PLINTH_SESSION"
+
+#: Seconds without a renewal after which a claim expires.
+LEASE_S = 60.0
+
+#: Seconds between two looks at another supervisor's claim.
+POLL_S = 0.5
+
+#: Seconds for which a save, or the start of ranks, waits for an unreachable bucket.
+PATIENCE_S = 300.0
+
+T = TypeVar("T")
+
+_SESSION = r"[0-9a-f]{8,64}"
+
+
+class RecordedFile(Frozen):
+    """Length and digest of a file of the run. A growing file has its pieces: the number of the first piece that a
+    session wrote, and the session; a later session wrote the pieces from its own first number on."""
+
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    pieces: tuple[tuple[int, str], ...] = ()
+
+
+class RunHead(Frozen):
+    """State of record of a run.
+
+    Args:
+        address: address and port of the supervisor, for the other nodes of its job.
+        secret: secret of the job, hidden by the workers' secret if there is one.
+        beat: increases while the session's supervisor is alive.
+        ended: True once the session's supervisor has ended in order.
+        files: files of the run's directory, by path in it.
+        commits: for each committed checkpoint, such as `step-00000100`, the number of the save that uploaded it.
+    """
+
+    session: str = Field(pattern=f"^{_SESSION}$")
+    host: str
+    address: str = ""
+    secret: str = ""
+    beat: int = Field(0, ge=0)
+    ended: bool = False
+    files: Mapping[str, RecordedFile] = {}
+    commits: Mapping[str, str] = {}
+
+
+class HeadVersion(Frozen):
+    """A head as read: its tag, and its age according to the store."""
+
+    head: RunHead
+    tag: str
+    age_s: float
+
+
+@dataclass
+class SharedRun:
+    """A run in a shared workspace, as one process sees it. A process without a session only reads."""
+
+    run: RunDirectory
+    objects: S3Objects
+    session: str = ""
+
+    @classmethod
+    def of(cls, run: RunDirectory, session: str = "") -> Self | None:
+        """Return the run in the bucket, or None if the workspace is a folder."""
+        uri = Workspace(run.workspace).uri
+        return cls(run, S3Objects(f"{uri}/runs/{run.root.name}"), session) if uri else None
+
+    def read(self) -> HeadVersion | None:
+        """Return the head, or None if no supervisor has claimed the run yet.
+
+        Raises:
+            IntegrityError: the object is not a head that a worker of this workspace wrote.
+            StorageError: the bucket is unreachable.
+        """
+        found = self.objects.get(HEAD)
+        if found is None:
+            return None
+        try:
+            content = json.loads(found.data)
+            head = RunHead.model_validate(content["head"])
+            if not self._seal.holds(content["seal"], *self._sealed(head)):
+                raise ValueError("its seal is wrong")
+        except (ValueError, TypeError, KeyError, ValidationError) as error:
+            raise IntegrityError(
+                f"{self.objects.where(HEAD)} is not the record of this run",
+                found=error,
+                expected="a record sealed by a worker of this workspace",
+                remedy="find out who wrote it; restore it from a version of the bucket, or delete it to start over",
+            ) from error
+        return HeadVersion(head=head, tag=found.tag, age_s=max(0.0, found.read - found.modified))
+
+    def give(self, name: str, data: bytes) -> None:
+        """Write what the submitter of a job gives to its machines, sealed.
+
+        Raises:
+            LaunchError: another machine writes it at the same time.
+        """
+        found, seal = self.objects.get(name), self._seal.of(f"run {name}", self.run.root.name, _digest(data))
+        content = fingerprint.canonical({"data": data.decode(), "seal": seal})
+        if not self.objects.put(name, content, found.tag if found else None):
+            raise LaunchError(
+                f"another machine submits run {self.run.root.name} at the same time",
+                remedy="run the same command again",
+            )
+
+    def given(self, name: str) -> bytes | None:
+        """Return what the submitter has given, or None.
+
+        Raises:
+            IntegrityError: no worker of this workspace wrote it.
+        """
+        found = self.objects.get(name)
+        if found is None:
+            return None
+        try:
+            content = json.loads(found.data)
+            data: bytes = content["data"].encode()
+            if not self._seal.holds(content["seal"], f"run {name}", self.run.root.name, _digest(data)):
+                raise ValueError("its seal is wrong")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise IntegrityError(
+                f"{self.objects.where(name)} was not written by a worker of this workspace",
+                found=error,
+                remedy="find out who wrote it, then submit the job again",
+            ) from error
+        return data
+
+    def claim(self, lease_s: float = LEASE_S) -> RunHead:
+        """Claim the run for this session. An earlier claim must be released, or expire meanwhile.
+
+        Raises:
+            LaunchError: the supervisor of another session is alive.
+        """
+        first: RunHead | None = None
+        while True:
+            found = self.read()
+            if found is None:
+                head = RunHead(session=self.session, host=socket.gethostname())
+            else:
+                head = found.head.model_copy(
+                    update={
+                        **{"session": self.session, "host": socket.gethostname(), "beat": 0, "ended": False},
+                        **{"address": "", "secret": "", "files": _without_result(found.head)},
+                    }
+                )
+                first = first or found.head
+                free = found.head.ended or found.age_s > lease_s
+                if not free and (found.head.session, found.head.beat) != (first.session, first.beat):
+                    raise self._taken(found.head)
+                if not free:
+                    time.sleep(POLL_S)
+                    continue
+            if self._put(head, found.tag if found else None):
+                return head
+
+    def change(self, change: Callable[[RunHead], RunHead]) -> RunHead:
+        """Change the head of this session's run.
+
+        Args:
+            change: returns the new head for the current one. It is called again if another process of the session has
+                changed the head meanwhile.
+
+        Raises:
+            LaunchError: another session has claimed the run, so this process may no longer act for it.
+        """
+        while True:
+            found = self.read()
+            if found is None or found.head.session != self.session:
+                raise self._taken(found.head if found else None)
+            made = change(found.head)
+            if self._put(made, found.tag):
+                return made
+
+    def hidden(self, secret: str, session: str) -> str:
+        """Return a job's secret of 64 hexadecimal digits as the head has it, or a secret in the head as it is. Only a
+        worker of this workspace can tell one from the other."""
+        pad = self._seal.of("job secret", self.run.root.name, session)
+        return secret if pad is None else f"{int(secret, 16) ^ int(pad, 16):064x}"
+
+    def _put(self, head: RunHead, tag: str | None) -> bool:
+        content = {"head": head.model_dump(mode="json"), "seal": self._seal.of(*self._sealed(head))}
+        return self.objects.put(HEAD, fingerprint.canonical(content), tag)
+
+    @cached_property
+    def _seal(self) -> Seal:
+        return load(Workspace(self.run.workspace).trust_folder)
+
+    def _sealed(self, head: RunHead) -> tuple[str, str, str]:
+        return "run head", self.run.root.name, fingerprint.digest(head.model_dump(mode="json"))
+
+    def _taken(self, head: RunHead | None) -> LaunchError:
+        return LaunchError(
+            f"another supervisor has claimed run {self.run.root.name}",
+            found=f"session {head.session} on {head.host}" if head else "no claim",
+            expected="at most one active supervisor per run",
+            remedy="follow its job, or cancel it first; the claim of a lost machine expires by itself",
+        )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _without_result(head: RunHead) -> dict[str, RecordedFile]:
+    return {name: one for name, one in head.files.items() if name != "result.json"}
+
+
+def is_active(found: HeadVersion | None, lease_s: float = LEASE_S) -> bool:
+    """Return True if a supervisor has claimed the run, has not ended, and has renewed its claim lately."""
+    return found is not None and not found.head.ended and found.age_s <= lease_s
+
+
+def patiently(request: Callable[[], T]) -> T:
+    """Repeat a request while the bucket is unreachable, for some minutes: training continues meanwhile.
+
+    Raises:
+        StorageError: the bucket stays unreachable.
+    """
+    until, pause_s = time.monotonic() + PATIENCE_S, 1.0
+    while True:
+        try:
+            return request()
+        except StorageError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 15.0)

@@ -1,0 +1,132 @@
+"""The head of a run: one claimant, conditional changes, an expiry by the clock of the store."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from plinth.errors import IntegrityError, LaunchError, StorageError
+from plinth.training.directory import RunDirectory
+from plinth.training.shared_run import head as heads
+from plinth.training.shared_run.head import HEAD, RunHead, SharedRun, is_active
+from plinth.training.supervise.rendezvous import BucketRendezvous, RendezvousRecord
+from tests.s3_server import Bucket, bad_line
+
+pytestmark = pytest.mark.slow
+
+On = Callable[[str], RunDirectory]
+A, B = "a" * 32, "b" * 32
+
+
+def shared(run: RunDirectory, session: str = "") -> SharedRun:
+    found = SharedRun.of(run, session)
+    assert found is not None
+    return found
+
+
+def named(name: str) -> Callable[[RunHead], RunHead]:
+    return lambda head: head.model_copy(update={"commits": {**head.commits, name: "0" * 16}})
+
+
+def test_a_stale_claimant_changes_nothing(machine: On) -> None:
+    """Its lease expired while it was away, and another machine has claimed the run."""
+    stale, new = shared(machine("a"), A), shared(machine("b"), B)
+    assert stale.read() is None
+    assert stale.claim().session == A
+    stale.change(named("step-00000001"))
+    assert new.claim(lease_s=-1.0).commits == {"step-00000001": "0" * 16}
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="another supervisor has claimed run") as error:
+            stale.change(named("step-00000002"))
+        assert B in str(error.value.found)
+    new.change(named("step-00000003"))
+    found = new.read()
+    assert found is not None
+    assert sorted(found.head.commits) == ["step-00000001", "step-00000003"]
+
+
+def test_a_live_claim_is_refused_and_a_released_one_is_free(machine: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, other = shared(machine("a"), A), shared(machine("b"), B)
+    holder.claim()
+    assert is_active(holder.read())
+    assert not is_active(holder.read(), lease_s=-1.0)
+    waits: list[float] = []
+
+    def renew(seconds: float) -> None:  # while the other waits for the lease
+        waits.append(seconds)
+        holder.change(lambda head: head.model_copy(update={"beat": head.beat + 1}))
+
+    monkeypatch.setattr(heads.time, "sleep", renew)
+    with pytest.raises(LaunchError, match="another supervisor has claimed run"):
+        other.claim()
+    assert len(waits) == 1
+    holder.change(lambda head: head.model_copy(update={"ended": True}))
+    assert not is_active(holder.read())
+    assert other.claim().session == B
+
+
+def test_changes_of_one_session_are_all_kept(machine: On) -> None:
+    """Supervisor and writers change the head at the same time."""
+    shared(machine("a"), A).claim()
+    names = [f"step-{step:08d}" for step in range(12)]
+    threads = [threading.Thread(target=shared(machine("a"), A).change, args=(named(name),)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = shared(machine("a")).read()
+    assert found is not None
+    assert sorted(found.head.commits) == names
+
+
+def test_a_lost_answer_is_no_failure(machine: On, bucket: Bucket) -> None:
+    shared(machine("a"), A).claim()
+    with bad_line(bucket.endpoint, 0, 3) as line:
+        head = shared(machine("a"), A).change(named("step-00000001"))
+    assert line.cuts == 3
+    assert list(head.commits) == ["step-00000001"]
+
+
+def test_a_head_that_no_worker_wrote_is_refused(machine: On, bucket: Bucket) -> None:
+    run = shared(machine("a"), A)
+    run.claim()
+    key = run.objects.where(HEAD).removeprefix(f"s3://{bucket.name}/")
+    good = json.loads(bucket.get(key))
+    forged = {**good, "head": {**good["head"], "session": B}}
+    for data in (json.dumps(forged).encode(), b"[]", b"", json.dumps({"head": good["head"], "seal": None}).encode()):
+        bucket.put(key, data)
+        with pytest.raises(IntegrityError, match="is not the record of this run"):
+            run.read()
+
+
+def test_the_secret_of_a_job_is_not_in_the_bucket(machine: On, bucket: Bucket) -> None:
+    run = shared(machine("a"), A)
+    run.claim()
+    record = RendezvousRecord(session=A, address="10.0.0.1:77", secret="0f" * 32)
+    BucketRendezvous(run).publish(record)
+    assert record.secret.encode() not in bucket.get(run.objects.where(HEAD).removeprefix(f"s3://{bucket.name}/"))
+    assert BucketRendezvous(shared(machine("b"))).read() == record
+    shared(machine("b"), B).claim(lease_s=-1.0)  # another job, which has not published its address yet
+    assert BucketRendezvous(shared(machine("c"))).read() is None
+    with pytest.raises(LaunchError):
+        BucketRendezvous(run).publish(record)
+
+
+def test_requests_wait_for_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [StorageError("away"), StorageError("away"), 7]
+
+    def ask() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, StorageError):
+            raise answer
+        return int(answer)
+
+    monkeypatch.setattr(heads.time, "sleep", lambda seconds: None)
+    assert heads.patiently(ask) == 7
+    monkeypatch.setattr(heads, "PATIENCE_S", -1.0)
+    answers[:] = [StorageError("away")]
+    with pytest.raises(StorageError, match="away"):
+        heads.patiently(ask)

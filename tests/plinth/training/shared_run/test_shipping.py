@@ -1,0 +1,190 @@
+"""A run's files on their way to other machines: whole prefixes, whoever wrote them, whatever was interrupted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from plinth.errors import IntegrityError, LaunchError
+from plinth.storage import atomic
+from plinth.training.directory import RunDirectory
+from plinth.training.shared_run import files, shipping
+from plinth.training.shared_run.head import SharedRun
+from plinth.training.shared_run.shipping import Shipper, give, newest_log, refresh, require_free
+from plinth.training.telemetry.timeline import Timeline, timeline
+from tests.s3_server import Bucket
+
+pytestmark = pytest.mark.slow
+
+On = Callable[[str], RunDirectory]
+A, B = "a" * 32, "b" * 32
+
+
+SHIPPERS: list[Shipper] = []
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(files, "PIECE_BYTES", 256)
+    monkeypatch.setenv(shipping.EVERY, "3600")  # tests ship by themselves
+    yield
+    for shipper in SHIPPERS:
+        shipper._stop.set()
+        shipper._thread.join()
+    SHIPPERS.clear()
+
+
+def claimed(run: RunDirectory, session: str, lease_s: float = 60.0) -> Shipper:
+    shared = SharedRun.of(run, session)
+    assert shared is not None
+    head = shared.claim(lease_s)
+    refresh(run, own=True)
+    SHIPPERS.append(Shipper(shared, head))
+    return SHIPPERS[-1]
+
+
+def steps(run: RunDirectory, *numbers: int) -> None:
+    for step in numbers:
+        Timeline(run.events).append("step", step=step, loss=1.0)
+
+
+def test_a_reader_has_whole_lines_in_order(machine: On) -> None:
+    run, reader = machine("a"), machine("b")
+    shipper = claimed(run, A)
+    for first in range(1, 40, 3):
+        steps(run, first, first + 1, first + 2)
+        with run.events.open("ab") as stream:
+            stream.write(b'{"seq": 9')  # a writer was killed in the middle of a line
+        shipper.flush()
+        shipper.flush()
+        refresh(reader)
+        assert list(timeline(reader.events).steps) == list(range(1, first + 3))
+    run.log.write_text("one\ntwo\n")
+    (run.root / "attempts").mkdir()
+    (run.root / "attempts/0001.json").write_text("{}")
+    run.result.write_text('{"status": "stopped"}')
+    assert shipper.end()
+    found = refresh(reader)
+    assert found is not None
+    assert found.head.ended
+    assert (reader.root / "attempts/0001.json").read_text() == "{}"
+    assert reader.result.read_bytes() == run.result.read_bytes()
+    assert newest_log(reader).read_text() == "one\ntwo\n"
+    claimed(run, B)  # the next job of the run, which has no result yet
+    refresh(reader)
+    assert not reader.result.exists()
+
+
+def test_another_machine_continues_the_timeline(machine: On, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was shipped is kept; what was not is moved aside on the machine that had it, and said."""
+    first, second, reader = machine("a"), machine("b"), machine("c")
+    lost = claimed(first, A)
+    steps(first, *range(1, 8))
+    lost.flush()
+    steps(first, 8, 9)  # not shipped: the machine is away for a while
+    new = claimed(second, B, lease_s=-1.0)
+    assert list(timeline(second.events).steps) == list(range(1, 8))
+    steps(second, 8)
+    Timeline(second.events).append("checkpoint", step=8)
+    new.flush()
+    with pytest.raises(LaunchError, match="another supervisor has claimed"):
+        lost.flush()
+    assert not lost.end()
+    assert "another supervisor has claimed" in capsys.readouterr().err
+    steps(second, 10)
+    new.end()
+    for machine_of in (reader, first):
+        refresh(machine_of)
+        assert machine_of.events.read_bytes() == second.events.read_bytes()
+    assert list(timeline(first.root / "events.jsonl.unshipped-1").steps) == list(range(1, 10))
+
+
+def test_the_machine_that_returns_ships_what_it_has(machine: On) -> None:
+    """Its supervisor was killed, and no other machine has continued: nothing is lost."""
+    run = machine("a")
+    killed = claimed(run, A)
+    steps(run, 1, 2)
+    killed.flush()
+    steps(run, 3, 4)
+    refresh(run)
+    claimed(run, B, lease_s=-1.0).end()
+    refresh(machine("b"))
+    assert list(timeline(machine("b").events).steps) == [1, 2, 3, 4]
+
+
+def test_a_copy_does_not_touch_the_files_of_a_live_supervisor(machine: On) -> None:
+    run = machine("a")
+    lock = atomic.take(run.lock)
+    steps(run, 1)
+    claimed(run, A).end()
+    run.events.write_bytes(b"")
+    assert refresh(run) is None
+    assert run.events.read_bytes() == b""
+    os.close(lock)
+    refresh(run)
+    assert list(timeline(run.events).steps) == [1]
+
+
+def test_the_announcement_of_a_submission_is_not_lost_work(machine: On) -> None:
+    submitter, node = machine("a"), machine("b")
+    submitter.config.write_text("{}")
+    Timeline(submitter.events).append("submitted", launcher="slurm")
+    give(submitter, "config.json", "allowance.json")
+    shipper = claimed(node, A)
+    assert node.config.read_text() == "{}"
+    steps(node, 1)
+    shipper.end()
+    refresh(submitter)
+    assert submitter.events.read_bytes() == node.events.read_bytes()
+    assert list(submitter.root.glob("*.unshipped-*")) == []
+    submitter.config.write_text('{"a": 1}')
+    give(submitter, "config.json", "allowance.json")
+    refresh(node)
+    assert node.config.read_text() == '{"a": 1}'
+
+
+def test_a_job_takes_orders_of_workers_only(machine: On, bucket: Bucket) -> None:
+    """Someone who can write the bucket cannot make the machines of a job run another configuration."""
+    run = machine("a")
+    run.config.write_text('{"launch": {}}')
+    give(run, "config.json", "allowance.json")
+    shared = SharedRun.of(run)
+    assert shared is not None
+    key = shared.objects.where("config.json").removeprefix(f"s3://{bucket.name}/")
+    bucket.put(key, bucket.get(key).replace(b"{}", b"[]"))
+    with pytest.raises(IntegrityError, match="was not written by a worker"):
+        refresh(machine("b"))
+    assert not machine("b").config.exists()
+
+
+def test_a_run_that_is_active_elsewhere_is_not_submitted_again(machine: On) -> None:
+    here, there = machine("a"), machine("b")
+    require_free(there)
+    shipper = claimed(here, A)
+    (here.root / "session").write_text(A)
+    require_free(here)  # this machine's supervisor may have been killed
+    with pytest.raises(LaunchError, match="is active on"):
+        require_free(there)
+    shipper.end()
+    require_free(there)
+
+
+def test_what_changed_in_the_bucket_is_found(machine: On, bucket: Bucket) -> None:
+    run = machine("a")
+    steps(run, *range(1, 20))
+    shipper = claimed(run, A)
+    shipper.end()
+    shared = SharedRun.of(run)
+    assert shared is not None
+    key = shared.objects.where(f"pieces/{A}/events.jsonl/000001").removeprefix(f"s3://{bucket.name}/")
+    good = bucket.get(key)
+    for bad in (good.replace(b"1.0", b"2.0", 1), good[:-1]):
+        bucket.put(key, bad)
+        with pytest.raises(IntegrityError, match=r"events\.jsonl differs from the record"):
+            refresh(machine("b"))
+        assert not machine("b").events.exists()
+    bucket.put(key, good + b"more")  # of a later line, not in the head yet
+    refresh(machine("b"))
+    assert machine("b").events.read_bytes() == run.events.read_bytes()
