@@ -138,7 +138,8 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     words = shlex.join(command)
     if nodes > 1:
         lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
-        words = f"{_SRUN.format(nodes=nodes, more=''.join(f' {option}' for option in spares))} {words}"
+        more = [*spares, *([_NO_OUTPUT] if base.is_shared(directory) else [])]
+        words = f"{_SRUN.format(nodes=nodes, more=''.join(f' {option}' for option in more))} {words}"
     lines += base.waiting(words, _ASK_ALL if nodes > 1 else base.TERMINATE)
     lines += ["kill $(jobs -p) 2>/dev/null"] if nodes > 1 else []
     lines += [_OUTCOME.format(result=shlex.quote(str(directory / "result.json")))] if launch.spares else []
@@ -174,6 +175,9 @@ _SRUN = (
     "bash -c 'PLINTH_NODE=$SLURM_NODEID PLINTH_HOST=$SLURMD_NODENAME exec \"$@\"' node"
 )
 
+
+#: Option with which srun opens /dev/null on each node, instead of a pipe to srun.
+_NO_OUTPUT = "--output=none"
 
 #: Option by which Slurm keeps the allocation after the loss of a node.
 _KEEP = "--no-kill"
