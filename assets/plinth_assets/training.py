@@ -29,6 +29,7 @@ from plinth.training.checkpoint import checkpoint, mean_record
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.preparation import notices
+from plinth.training.shared_run.shipping import is_shared
 from plinth.training.telemetry.timeline import LABELS, of_history, read_events, timeline
 from plinth.training.validation import probe_curves
 from plinth.training.validation.probe_curves import curves
@@ -93,7 +94,8 @@ def _has_last_checkpoint(ctx: Context, run: Manifest) -> bool:
     """Return False if a run lost its last checkpoint and must be resumed. A run without a folder was discarded on
     purpose and counts as intact."""
     directory = RunDirectory(ctx.workspace.runs / str(run.stats["run_id"]))
-    return not directory.root.exists() or int(run.stats["steps"]) in checkpoint.kept(directory)
+    steps = checkpoint.committed if is_shared(directory) else checkpoint.kept  # others' files are in the bucket
+    return not directory.root.exists() or int(run.stats["steps"]) in steps(directory)
 
 
 def _average(recipe: Recipe) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from plinth.records import Manifest
 from plinth.storage.state import resolve
 from plinth.training import config
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.run_state import run_state
-from plinth.training.shared_run.shipping import refresh_all
+from plinth.training.shared_run.shipping import refresh, refresh_all
 
 LATEST = "latest"
 
@@ -43,6 +44,7 @@ def find_run(ctx: Context, run: str) -> RunConfig:
             remedy=(known and not matching and nearest(run, [LATEST, *known]))
             or "start a run with `plinth run`; give its ID, or `latest`",
         )
+    refresh(RunDirectory(known[matching[0]].parent))  # with the handle of a job that has not started yet
     found = config.load(known[matching[0]])
     if run == LATEST:
         print(f"latest: {found.run_id} ({run_state(found)})", file=sys.stderr)

@@ -14,7 +14,7 @@ from plinth.compute.select_engine import Compute
 from plinth.errors import CheckFailedError, ExtensionError
 from plinth.operation.spending_ledger import Ledger, Limit
 from plinth.records import Step
-from plinth.storage.workspace import Workspace
+from plinth.storage.workspace import Workspace, folder_of
 from plinth_assets import catalog, training
 from plinth_assets.framework import Decision, Stage, Suite, between, data_docs, decide, docs_index, up_to_date
 from plinth_assets.framework.build import Session, asset, resources_of
@@ -172,6 +172,18 @@ def test_a_run_whose_last_checkpoint_was_deleted_by_hand_is_not_up_to_date(tmp_p
     assert training._has_last_checkpoint(ctx, made)
     folder.rmdir()
     assert not training._has_last_checkpoint(ctx, made)
+
+
+def test_a_checkpoint_of_another_machine_is_up_to_date(tmp_path, monkeypatch):
+    """Its files are in the bucket of a shared workspace; this machine has the record."""
+    monkeypatch.setenv("PLINTH_CACHE", str(tmp_path))
+    ctx = Context(Workspace(folder_of("s3://bucket/ws")).ensure())
+    made = manifest("run", Step(name="run", version="1"), {}, [], {"run_id": "r1", "steps": 12})
+    record = ctx.workspace.runs / "r1" / "checkpoints" / "step-00000012.json"
+    record.parent.mkdir(parents=True)
+    assert not training._has_last_checkpoint(ctx, made)
+    record.touch()
+    assert training._has_last_checkpoint(ctx, made)
 
 
 def test_parts_that_an_earlier_version_misnamed_are_not_up_to_date(tmp_path):

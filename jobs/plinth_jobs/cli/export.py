@@ -343,6 +343,7 @@ def _run(
     ctx: Context, run: str, checkpoint: int | None, folder: Path, layout: ExportLayout
 ) -> tuple[Exported, ExportClaim]:
     from plinth.training.checkpoint import checkpoint as files
+    from plinth.training.checkpoint.shares import fetch_whole
     from plinth_jobs.targets import find_run
     from plinth_registry.exports import ExportClaim, models
 
@@ -357,6 +358,7 @@ def _run(
         )
     models.require_untainted(ctx, config.run_id, (config.tokenizer, config.mixture, *config.shards.values()))
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
+    fetch_whole(config, step)
     weights, name = files.verify(config.directory, step) / "model", f"{config.run_id}:{step}"
     committed = hashlib.sha256(files.record_path(config.directory, step).read_bytes()).hexdigest()
 

@@ -267,9 +267,11 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
     trace when it is resumed and reaches these steps.
     """
     from plinth.training.job import reached
+    from plinth.training.shared_run.shipping import require_free
     from plinth.training.telemetry import profiler
 
     config = settings.run_config(run)
+    require_free(config.directory)  # ranks on other machines do not see the request
     request = profiler.submit(config, reached(config), *steps, ranks)
     files = [str(request.trace(config.directory, rank)) for rank in ranks]
     if as_json:

@@ -269,9 +269,13 @@ def checkpoint() -> None:
 def list_(settings: Settings, run: str, as_json: bool) -> None:
     """List the committed checkpoints of RUN with step, tokens, rank layout and size."""
     from plinth.training.checkpoint import checkpoint as files
+    from plinth.training.checkpoint.shares import fetch_whole
 
-    directory = settings.run_config(run).directory
-    rows = [_row(directory, step) for step in files.committed(directory)]
+    config = settings.run_config(run)
+    directory, steps = config.directory, files.committed(config.directory)
+    for step in steps:
+        fetch_whole(config, step, state_only=True)
+    rows = [_row(directory, step) for step in steps]
     if as_json:
         output.emit_json(rows)
         return
@@ -300,10 +304,13 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
 def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
     """Verify the hashes of all checkpoints of RUN, or of the checkpoint at STEP. The exit code is 1 on a mismatch."""
     from plinth.training.checkpoint import checkpoint as files
+    from plinth.training.checkpoint.shares import fetch_whole
 
-    directory, rows = settings.run_config(run).directory, []
+    config, rows = settings.run_config(run), []
+    directory = config.directory
     for number in files.committed(directory) if step is None else [step]:
         try:
+            fetch_whole(config, number)
             files.verify(directory, number)
         except CheckpointError as error:
             rows.append({"step": number, "intact": False, "reason": error.what})

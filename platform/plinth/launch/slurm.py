@@ -138,7 +138,8 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     words = shlex.join(command)
     if nodes > 1:
         lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
-        words = f"{_SRUN.format(nodes=nodes, more=''.join(f' {option}' for option in spares))} {words}"
+        into = _NOWHERE if base.is_shared(directory) else ""
+        words = f"{_SRUN.format(nodes=nodes, more=''.join(f' {option}' for option in spares), into=into)} {words}"
     lines += base.waiting(words, _ASK_ALL if nodes > 1 else base.TERMINATE)
     lines += ["kill $(jobs -p) 2>/dev/null"] if nodes > 1 else []
     lines += [_OUTCOME.format(result=shlex.quote(str(directory / "result.json")))] if launch.spares else []
@@ -171,9 +172,12 @@ _ADDRESS = (
 _SRUN = (
     "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --input=none{more} "
     "${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} "
-    "bash -c 'PLINTH_NODE=$SLURM_NODEID PLINTH_HOST=$SLURMD_NODENAME exec \"$@\"' node"
+    "bash -c 'PLINTH_NODE=$SLURM_NODEID PLINTH_HOST=$SLURMD_NODENAME exec \"$@\"{into}' node"
 )
 
+
+#: Replaces the pipe to srun, so that the supervisor of each node sees that nothing else writes its log.
+_NOWHERE = " >/dev/null 2>&1"
 
 #: Option by which Slurm keeps the allocation after the loss of a node.
 _KEEP = "--no-kill"

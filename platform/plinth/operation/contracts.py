@@ -21,7 +21,9 @@ from plinth.storage.state import Refs
 from plinth.training import attempts, contract
 from plinth.training.config import RunConfig
 from plinth.training.contract import BucketShare, LaunchContract, RunBudget, SignedContract
+from plinth.training.directory import RunDirectory
 from plinth.training.predicted_curve import CurveOutcome, PredictedCurve, outcomes
+from plinth.training.shared_run.shipping import give
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust import dsse
 from plinth.trust.dsse import OWNER, TRAINER
@@ -102,6 +104,7 @@ def sign(ctx: Context, drafted: LaunchContract, owner: str | None = None) -> Lau
     if path.exists():
         raise LineageError(f"contract {made.number} of run {made.run} exists", found=path, remedy="draft it again")
     dsse.write(path, contract.statement(made), signer)
+    give(RunDirectory(path.parent.parent), f"{path.parent.name}/{path.name}")
     return made
 
 

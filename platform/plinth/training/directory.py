@@ -35,7 +35,7 @@ class RunDirectory:
     sinks/          bookmarks and files of sinks: tensorboard/, wandb/, plinth.prom
     hangs/          0001/ …: stacks and collectives of ranks that hung, captured before they were killed
     federated/      step-00000500.json …: signed federated round; its weights from other sites were adopted after a step
-    session         session of this machine's last supervisor in a shared workspace; `head.tag`, the copied head
+    session         session of this machine's last supervisor in a shared workspace; `head.tag`, `head.seen`: the head
     logs/           SESSION.log …: logs of jobs on other machines, copied from the bucket of a shared workspace
     devices/        node-0000.jsonl …: samples of the GPUs of each node
     writers/        locks of the writer processes

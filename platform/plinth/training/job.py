@@ -151,9 +151,15 @@ def _refresh(run: RunDirectory, alive: bool) -> None:
 
 
 def cancel(ctx: Context, config: RunConfig) -> None:
-    """Signal the job to save and stop. Kill it after the recipe's grace period."""
+    """Signal the job to save and stop. Kill it after the recipe's grace period.
+
+    Raises:
+        LaunchError: the job is on another machine.
+    """
     launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
+    if handle is None or not launcher.poll(handle).alive:
+        require_free(config.directory)
     if handle is not None:
         launcher.cancel(handle, config.supervision.grace_s + 5.0)
 

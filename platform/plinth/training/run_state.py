@@ -13,7 +13,7 @@ from typing import NamedTuple
 from plinth.errors import LaunchError, PlinthError
 from plinth.launch.base import JobStatus, Launcher, choose, read_handle
 from plinth.training.config import RunConfig
-from plinth.training.shared_run.head import SharedRun, is_active
+from plinth.training.shared_run.shipping import active_elsewhere
 from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import JOB_ENDS, last_event
 
@@ -57,7 +57,8 @@ def run_state(config: RunConfig) -> RunState:
     try:
         launcher = launcher_of(config)
         handle = launcher.find(config.directory.root)
-        status = launcher.poll(handle) if handle else _elsewhere(config)
+        status = launcher.poll(handle) if handle else JobStatus.GONE
+        status = status if status.alive else _elsewhere(config)
     except LaunchError:  # the scheduler does not respond, the job is on another machine, or its handle is damaged
         return RunState.UNKNOWN
     if status.alive:
@@ -71,10 +72,9 @@ def run_state(config: RunConfig) -> RunState:
 
 
 def _elsewhere(config: RunConfig) -> JobStatus:
-    """Return the status of a job without a handle here: in a shared workspace, another machine may run it."""
-    shared = SharedRun.of(config.directory)
+    """Return the status of a run without a job here: in a shared workspace, another machine may run one."""
     with suppress(PlinthError):
-        if shared is not None and is_active(shared.read()):
+        if active_elsewhere(config.directory):
             return JobStatus.RUNNING
     return JobStatus.GONE
 

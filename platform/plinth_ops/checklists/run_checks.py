@@ -178,6 +178,7 @@ def restarts_bounded(scope: CheckScope) -> CheckAnswer:
 def newest_checkpoint(scope: CheckScope) -> CheckAnswer:
     """Check that the newest checkpoint of the newest run matches its commit record."""
     from plinth.training.checkpoint import checkpoint
+    from plinth.training.shared_run.shipping import is_shared
 
     config = scope.newest_run
     steps = checkpoint.committed(config.directory) if config else []
@@ -187,6 +188,8 @@ def newest_checkpoint(scope: CheckScope) -> CheckAnswer:
     if checkpoint.stated_bytes(config.directory, steps[-1]) > READ_BYTES:
         return undetermined(f"{found}: too large for this check; run `plinth run checkpoint verify {config.run_id}`")
     intact = checkpoint.is_valid(config.directory, steps[-1])
+    if not intact and is_shared(config.directory):  # other machines' files are in the bucket
+        return undetermined(f"{found}: run `plinth run checkpoint verify {config.run_id}`")
     return passed(found) if intact else failed(f"{found}: differs from its commit record")
 
 

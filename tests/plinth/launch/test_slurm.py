@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -20,7 +21,7 @@ from plinth.launch.base import EXCLUDED, Handle, JobStatus
 from plinth.launch.conformance import SeveralNodes
 from plinth.launch.parameters import Launch, Slurm, Supervision
 from plinth.launch.slurm import SCRIPT, SlurmLauncher, sbatch_script
-from plinth.storage.workspace import Workspace
+from plinth.storage.workspace import CACHE_VARIABLE, Workspace, folder_of
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
@@ -90,6 +91,21 @@ def test_script_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
     assert "module load cuda" in lines
     assert any(line.lstrip().startswith("srun --nodes=2 ") and line.endswith("python -m it 'a b' &") for line in lines)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_in_a_bucket_each_node_keeps_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor writes it where nothing else does: srun must not give it a pipe."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    run = Workspace(folder_of("s3://bucket/ws")).ensure().runs / "r1"
+    text = sbatch_script(Launch(kind="slurm", ranks=4, nodes=2), 90.0, ["python"], run, run / "job.log")
+    assert "#SBATCH --output=/dev/null\n" in text
+    command = next(line.strip() for line in text.splitlines() if line.lstrip().startswith("srun "))
+    wrapper = ["bash", *shlex.split(command)[shlex.split(command).index("bash") + 1 : -2]]
+    looks = "import os; raise SystemExit(not os.path.samestat(os.fstat(1), os.stat('/dev/null')))"
+    assert subprocess.run([*wrapper, sys.executable, "-c", looks], stdout=subprocess.PIPE, check=False).returncode == 0
+    assert "/dev/null" not in sbatch_script(Launch(kind="slurm", ranks=4, nodes=2), 90.0, ["x"], tmp_path, run).replace(
+        "2>/dev/null", ""
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +83,13 @@ class SharedSave(Frozen):
 
     def of(self, plan: WritePlan) -> SharedCheckpoint:
         """Return the checkpoint in the bucket."""
-        return SharedCheckpoint(plan.directory, self.session, plan.step, self.number)
+        return _save(plan.run, self.session, plan.step, self.number)
+
+
+@lru_cache(maxsize=1)
+def _save(run: str, session: str, step: int, number: str) -> SharedCheckpoint:
+    """Return a save in the bucket. Its connections are kept while the leading rank waits for parts."""
+    return SharedCheckpoint(RunDirectory(run), session, step, number)
 
 
 class WritePlan(Frozen):

@@ -69,9 +69,13 @@ class SharedCheckpoint:
 
     def gather(self, folder: Path) -> None:
         """Copy the reports of all ranks that are not in a folder yet."""
-        for name in patiently(lambda: self._bucket.names(f"{self._base}.parts/")):
-            if not (folder / name).exists():
-                write_bytes(folder / name, patiently(partial(self._bucket.fetched, f"{self._base}.parts/{name}")))
+
+        def one(name: str) -> None:
+            write_bytes(folder / name, patiently(partial(self._bucket.fetched, f"{self._base}.parts/{name}")))
+
+        there = patiently(lambda: self._bucket.names(f"{self._base}.parts/"))
+        with ThreadPoolExecutor(STREAMS) as pool:
+            list(pool.map(one, [name for name in there if not (folder / name).exists()]))
 
     def publish(self, files: Sequence[File], root: bytes, record: bytes) -> None:
         """Upload the files of the run, the root and the record, and commit the save by listing it in the head.
@@ -143,10 +147,14 @@ class SharedCheckpoints(RemoteCheckpoints):
         self.shared.change(lambda head: _with_commits(head, {**head.commits, name: number}))
 
     def retire(self, steps: Iterable[int]) -> None:
-        """Remove checkpoints from the head, then delete every save that the head does not list."""
+        """Remove checkpoints from the head, then delete every save that the head does not list.
+
+        The saves are listed first, while this session surely has the claim: those of a later one are not among them.
+        """
+        folders = self.shared.objects.folders("step-")
         head = self.drop(steps)
         kept = {base_of(name, number) for name, number in head.commits.items()}
-        for folder in self.shared.objects.folders("step-"):
+        for folder in folders:
             base = folder.removesuffix(".parts")
             if base not in kept or folder != base:
                 prefix = f"{folder}/" if base in kept else base
@@ -213,17 +221,20 @@ class SharedCheckpoints(RemoteCheckpoints):
                 checkpoint.delete(self.directory, step)
 
     def upload_earlier(self) -> None:
-        """Commit the checkpoints of this machine in the bucket, if they are from a version that kept them here only."""
-        found, run = self.shared.read(), self.directory
-        if found is None or found.head.commits or found.head.files:
+        """Commit the checkpoints of this machine in the bucket, all at once, if they are from a version that kept them
+        here only."""
+        found, run, commits = self.shared.read(), self.directory, dict[str, str]()
+        if found is None or found.head.commits:
             return
-        for step in reversed(checkpoint.committed(run)):  # a second try ends at the newest
+        for step in filter(partial(checkpoint.is_valid, run), checkpoint.committed(run)):
             name, number = checkpoint.name(step), uuid.uuid4().hex[:16]
             base, folder = base_of(name, number), checkpoint.path(run, step)
             self.put_files(base, folder, checkpoint.listed_files(run, step))
             self.put(f"{base}/{MANIFEST}", (folder / MANIFEST).read_bytes())
             self.put(f"{base}.json", checkpoint.record_path(run, step).read_bytes())
-            self.commit(name, number)
+            commits[name] = number
+        if commits:
+            self.shared.change(lambda head: _with_commits(head, commits))
 
     def sync(self, config: RunConfig, ranks: Sequence[int]) -> list[int]:
         """Make the checkpoints of this machine those of the head, with the files that its ranks need, and return the
@@ -293,7 +304,7 @@ class SharedCheckpoints(RemoteCheckpoints):
 
 
 def _with_commits(head: RunHead, commits: Mapping[str, str]) -> RunHead:
-    return head.model_copy(update={"beat": head.beat + 1, "commits": dict(sorted(commits.items()))})
+    return head.model_copy(update={"commits": dict(sorted(commits.items()))})
 
 
 def base_of(name: str, number: str) -> str:
@@ -306,9 +317,12 @@ def report_name(rank: int) -> str:
     return f"rank-{rank:05d}.json"
 
 
-def fetch_whole(config: RunConfig, step: int) -> None:
+def fetch_whole(config: RunConfig, step: int, *, state_only: bool = False) -> None:
     """Fetch a checkpoint of a shared run with the files of all ranks, unless this machine has it. Do nothing if the
     workspace is a folder, or the run has no such checkpoint.
+
+    Args:
+        state_only: fetch the files of the run without those of ranks.
 
     Raises:
         CheckpointError, SignatureError, StorageError: the checkpoint cannot be fetched, or cannot be trusted.
@@ -316,8 +330,10 @@ def fetch_whole(config: RunConfig, step: int) -> None:
     if not is_shared(config.directory) or atomic.held(config.directory.lock):
         return
     refresh(config.directory)
-    bucket = SharedCheckpoints(config.directory)
-    bucket.sync_one(step, lambda folder, root: range(len(root.ranks)))
+    with atomic.locked(config.directory.root / "fetch.lock"):  # another command may need the same checkpoint
+        SharedCheckpoints(config.directory).sync_one(
+            step, lambda folder, root: range(0 if state_only else len(root.ranks))
+        )
 
 
 def prepare_machine(config: RunConfig, ranks: Sequence[int]) -> None:

@@ -41,7 +41,7 @@ import psutil
 from plinth import processes
 from plinth.errors import CheckpointError, PlinthError
 from plinth.storage import atomic
-from plinth.training.checkpoint import rank_part
+from plinth.training.checkpoint import rank_part, shares
 from plinth.training.checkpoint.rank_part import Lead, SharedSave, Timing, WritePlan
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import RankFailure
@@ -141,7 +141,7 @@ class WriterClient:
         return line
 
 
-#: Seconds between the leading writer's checks for the parts of other ranks.
+#: Seconds between the leading writer's checks for the parts of other ranks on this machine.
 POLL_S = 0.02
 
 #: Seconds for which a writer whose rank was killed waits for the parts of other machines.
@@ -213,6 +213,7 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
         CheckpointError: the writer of a missing part has ended.
     """
     parent, until = os.getppid(), float("inf")
+    pause_s = shares.POLL_S if plan.shared is not None and plan.shared.ranks < lead.ranks else POLL_S
     while waiting := rank_part.missing(plan, lead):
         for rank in waiting:
             failed = failed_path(plan, rank)
@@ -228,7 +229,7 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
                 )
         if os.getppid() != parent:  # this rank was killed, and with it maybe the machines of other ranks
             parent, until = os.getppid(), time.monotonic() + ORPHAN_S
-        time.sleep(POLL_S)
+        time.sleep(pause_s)
 
 
 def _require_rank(plan: WritePlan, rank: int, until: float) -> None:

@@ -36,6 +36,7 @@ from plinth.model.loss import IGNORED
 from plinth.tokens.tokenizer import encode
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.shares import fetch_whole
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, batches_of
 from plinth.training.engine.batches import expand_batch
@@ -84,6 +85,7 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
             "are lower"
             + (f". Steps after {steps[0]} do not need --checkpoint" if steps and wanted is None else ""),
         )
+    fetch_whole(config, fitting[-1])
     checkpoint.verify(config.directory, fitting[-1])
     return fitting[-1]
 

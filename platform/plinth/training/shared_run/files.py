@@ -46,13 +46,15 @@ class GrowingFile:
     def __init__(self, shared: SharedRun, name: str, path: Path, start: int, recorded: RecordedFile | None) -> None:
         self.name = name
         self._shared, self._path, self._start, self._recorded = shared, path, start, recorded
-        self._digest = hashlib.sha256()
+        self._digest, self._file = hashlib.sha256(), _identity(path)
         if recorded is not None:
             for data in _blocks(path, 0, recorded.bytes):
                 self._digest.update(data)
 
     def ship(self) -> RecordedFile | None:
         """Ship the whole lines that were added. Return the record of the file, or None if there is no file yet."""
+        if (file := _identity(self._path)) != self._file:  # another file, such as one with an earlier timeline before
+            self._file, self._recorded, self._digest = file, None, hashlib.sha256()
         done = self._recorded.bytes if self._recorded is not None else 0
         size = _whole_lines(self._path, self._start + done) - self._start
         if size == done:
@@ -126,7 +128,7 @@ def _require(objects: S3Objects, name: str, data: bytes, recorded: RecordedFile)
             f"{objects.where(name)} differs from the record of the run",
             found=f"{len(data)} bytes, {found}",
             expected=f"{recorded.bytes} bytes, {recorded.sha256}",
-            remedy="restore the object from a version of the bucket; a live job replaces it by itself",
+            remedy="restore the object from a version of the bucket",
         )
 
 
@@ -139,6 +141,10 @@ def _move_aside(path: Path, data: bytes) -> None:
     if lost:
         number = 1 + sum(1 for _ in path.parent.glob(f"{path.name}.unshipped-*"))
         path.rename(path.with_name(f"{path.name}.unshipped-{number}"))
+
+
+def _identity(path: Path) -> int | None:
+    return path.stat().st_ino if path.exists() else None
 
 
 def _whole_lines(path: Path, start: int) -> int:

@@ -9,7 +9,8 @@
 A supervisor claims the run by writing its session into the head, and renews the claim by increasing `beat`. Each change
 of the head names the tag of the version that it replaces and is made only while the session is the claimant's. What a
 supervisor without a claim still uploads therefore stays invisible: it has its own session or save in its name, and no
-head lists it. The store's clock decides if a claim has expired, so machines need no common clock.
+head lists it. The store's clock decides if a claim has expired, so machines need no common clock. A machine refuses an
+older head than it has seen (`head.seen`), so who can write the bucket cannot make it forget checkpoints.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ from pydantic import Field, ValidationError
 from plinth import fingerprint
 from plinth.errors import IntegrityError, LaunchError, StorageError
 from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
 from plinth.storage.objects import S3Objects
 from plinth.storage.seal import Seal, load
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
 
 HEAD, CONFIG = "head.json", "config.json"
+
+#: File with the number of changes of the newest head that this machine has seen.
+SEEN = "head.seen"
 
 #: Environment variable with the session for which a rank writes.
 SESSION = "PLINTH_SESSION"
@@ -67,7 +72,7 @@ class RunHead(Frozen):
     Args:
         address: address and port of the supervisor, for the other nodes of its job.
         secret: secret of the job, hidden by the workers' secret if there is one.
-        beat: increases while the session's supervisor is alive.
+        beat: number of changes. It increases while the session's supervisor is alive, and never decreases.
         ended: True once the session's supervisor has ended in order.
         files: files of the run's directory, by path in it.
         commits: for each committed checkpoint, such as `step-00000100`, the number of the save that uploaded it.
@@ -112,6 +117,7 @@ class SharedRun:
             IntegrityError: the object is not a head that a worker of this workspace wrote.
             StorageError: the bucket is unreachable.
         """
+        seen = self._seen  # before the request: another process may change the head during it
         found = self.objects.get(HEAD)
         if found is None:
             return None
@@ -120,13 +126,17 @@ class SharedRun:
             head = RunHead.model_validate(content["head"])
             if not self._seal.holds(content["seal"], *self._sealed(head)):
                 raise ValueError("its seal is wrong")
+            if head.beat < seen:
+                raise ValueError(f"change {head.beat}; this machine has seen change {seen}")
         except (ValueError, TypeError, KeyError, ValidationError) as error:
             raise IntegrityError(
                 f"{self.objects.where(HEAD)} is not the record of this run",
                 found=error,
                 expected="a record sealed by a worker of this workspace",
-                remedy="find out who wrote it; restore it from a version of the bucket, or delete it to start over",
+                remedy="find out who wrote it; restore its newest version, or delete it, and the run's folder on each "
+                "machine, to start over",
             ) from error
+        self._note(head)
         return HeadVersion(head=head, tag=found.tag, age_s=max(0.0, found.read - found.modified))
 
     def give(self, name: str, data: bytes) -> None:
@@ -175,11 +185,11 @@ class SharedRun:
         while True:
             found = self.read()
             if found is None:
-                head = RunHead(session=self.session, host=socket.gethostname())
+                head = RunHead(session=self.session, host=socket.gethostname(), beat=self._seen)
             else:
                 head = found.head.model_copy(
                     update={
-                        **{"session": self.session, "host": socket.gethostname(), "beat": 0, "ended": False},
+                        **{"session": self.session, "host": socket.gethostname(), "ended": False},
                         **{"address": "", "secret": "", "files": _without_result(found.head)},
                     }
                 )
@@ -218,8 +228,23 @@ class SharedRun:
         return secret if pad is None else f"{int(secret, 16) ^ int(pad, 16):064x}"
 
     def _put(self, head: RunHead, tag: str | None) -> bool:
+        head = head.model_copy(update={"beat": head.beat + 1})
         content = {"head": head.model_dump(mode="json"), "seal": self._seal.of(*self._sealed(head))}
-        return self.objects.put(HEAD, fingerprint.canonical(content), tag)
+        done = self.objects.put(HEAD, fingerprint.canonical(content), tag)
+        if done:
+            self._note(head)
+        return done
+
+    @property
+    def _seen(self) -> int:
+        try:
+            return int((self.run.root / SEEN).read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def _note(self, head: RunHead) -> None:
+        if head.beat > self._seen and self.run.root.exists():
+            write_bytes(self.run.root / SEEN, str(head.beat).encode())
 
     @cached_property
     def _seal(self) -> Seal:

@@ -132,23 +132,21 @@ class Shipper:
             files = self._earlier | growing | self._small_files()
 
             def changed(head: RunHead) -> RunHead:
-                return head.model_copy(update={"beat": head.beat + 1, "files": files, "ended": ended})
+                return head.model_copy(update={"files": files, "ended": ended})
 
             self._shared.change(changed)
 
     def _small_files(self) -> dict[str, RecordedFile]:
         root, found = self._shared.run.root, {}
-        for path in sorted(path for pattern in SMALL for path in root.glob(pattern)):
+        for path in _small_files(self._shared.run):
             name = path.relative_to(root).as_posix()
-            if NAME.fullmatch(name) is None:
-                continue
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 stat = path.stat()
                 seen = self._seen.get(name)
                 if seen is None or seen[0] != (stat.st_mtime_ns, stat.st_size):
                     data = path.read_bytes()
                     made = RecordedFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-                    self._shared.objects.put(content_name(made), data, None)
+                    self._shared.objects.replace(content_name(made), data)
                     seen = self._seen[name] = (stat.st_mtime_ns, stat.st_size), made
                 found[name] = seen[1]
         return found
@@ -166,10 +164,12 @@ def refresh(run: RunDirectory, *, own: bool = False, quick: bool = False) -> Hea
         StorageError: the bucket is unreachable.
     """
     shared = SharedRun.of(run)
-    if shared is None or (not own and atomic.held(run.lock)):
+    if shared is None:
         return None
     run.root.mkdir(parents=True, exist_ok=True)
     with atomic.locked(run.root / "refresh.lock"):
+        if not own and atomic.held(run.lock):
+            return None
         found, note = shared.read(), run.root / NOTE
         same = found is not None and not own and note.exists() and note.read_text() == found.tag
         if same and quick:
@@ -183,10 +183,23 @@ def refresh(run: RunDirectory, *, own: bool = False, quick: bool = False) -> Hea
             fetch(shared.objects, run.root, name, recorded)
         if not own:
             _fetch_records(shared, found.head)
-        if "result.json" not in found.head.files and _session_here(run) != found.head.session:
-            run.result.unlink(missing_ok=True)  # of an earlier session
+        if _session_here(run) != found.head.session:
+            _move_aside_unshipped(run, found.head)
         write_bytes(note, found.tag.encode())
     return found
+
+
+def _move_aside_unshipped(run: RunDirectory, head: RunHead) -> None:
+    """Keep small files that this machine did not ship before another one continued the run, under another name: an
+    attempt that the others do not know would break the chain of attempts."""
+    for path in _small_files(run):
+        if path.relative_to(run.root).as_posix() not in head.files:
+            path.rename(path.with_name(f"{path.name}.unshipped"))
+
+
+def _small_files(run: RunDirectory) -> list[Path]:
+    found = sorted(path for pattern in SMALL for path in run.root.glob(pattern))
+    return [path for path in found if NAME.fullmatch(path.relative_to(run.root).as_posix())]
 
 
 def _fetch_records(shared: SharedRun, head: RunHead) -> None:
@@ -240,9 +253,12 @@ def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
     found = shared.read()
     here = found is not None and found.head.session == _session_here(run)  # its supervisor had this folder's lock
     head = shared.claim(-1.0 if here else float(os.environ.get(LEASE, LEASE_S)))
-    refresh(run, own=True)
-    _take(shared, ALLOWANCE)
+    if not here:
+        refresh(run, own=True)
     write_bytes(run.root / SESSION_NOTE, session.encode())
+    if here:  # what this machine did not ship yet is this session's
+        refresh(run, own=True)
+    _take(shared, ALLOWANCE)
     os.environ[SESSION] = session  # of the ranks
     return shared, head
 
@@ -260,7 +276,14 @@ def refresh_all(workspace: Workspace) -> None:
         return
     objects = S3Objects(f"{workspace.uri}/runs")
     names = [name for name in objects.folders() if _RUN.fullmatch(name)]
-    for _ in at_once(objects, lambda name: refresh(RunDirectory(workspace.runs / name), quick=True), names):
+
+    def one(name: str) -> None:
+        try:
+            refresh(RunDirectory(workspace.runs / name), quick=True)
+        except IntegrityError as error:  # the other runs are not affected
+            print(error.brief, file=sys.stderr, flush=True)
+
+    for _ in at_once(objects, one, names):
         pass
 
 
@@ -275,14 +298,21 @@ def require_free(run: RunDirectory) -> None:
     Raises:
         LaunchError: one is.
     """
+    if host := active_elsewhere(run):
+        raise LaunchError(
+            f"run {run.root.name} is active on {host}",
+            expected="no job of the run, or a job on this machine",
+            remedy="run the command there, or follow the job with `plinth run timeline RUN`; if its machine is lost, "
+            "try again in a minute",
+        )
+
+
+def active_elsewhere(run: RunDirectory) -> str:
+    """Return the host of the supervisor that is active on a run on another machine, or an empty text."""
     shared = SharedRun.of(run)
     found = shared.read() if shared is not None else None
-    if found is not None and is_active(found) and found.head.session != _session_here(run):
-        raise LaunchError(
-            f"run {run.root.name} is active on {found.head.host}",
-            expected="at most one job of a run",
-            remedy="follow it with `plinth run timeline RUN`; if its machine is lost, try again in a minute",
-        )
+    away = found is not None and is_active(found) and found.head.session != _session_here(run)
+    return found.head.host if found is not None and away else ""
 
 
 def give(run: RunDirectory, *names: str) -> None:

@@ -102,6 +102,24 @@ def test_a_head_that_no_worker_wrote_is_refused(machine: On, bucket: Bucket) -> 
             run.read()
 
 
+def test_an_old_head_that_is_put_back_is_refused_where_a_newer_one_was_seen(machine: On, bucket: Bucket) -> None:
+    """With it, machines would delete the checkpoints that it does not list."""
+    run, reader = shared(machine("a"), A), shared(machine("b"))
+    run.claim()
+    key = run.objects.where(HEAD).removeprefix(f"s3://{bucket.name}/")
+    old = bucket.get(key)
+    run.change(named("step-00000001"))
+    assert reader.read() is not None
+    shared(machine("c"), B).claim(lease_s=-1.0)  # another session goes on counting
+    for one in (run, reader):
+        assert one.read() is not None
+    bucket.put(key, old)
+    for one in (run, reader):
+        with pytest.raises(IntegrityError, match="is not the record of this run"):
+            one.read()
+    assert shared(machine("new")).read() is not None  # it cannot know
+
+
 def test_the_secret_of_a_job_is_not_in_the_bucket(machine: On, bucket: Bucket) -> None:
     run = shared(machine("a"), A)
     run.claim()

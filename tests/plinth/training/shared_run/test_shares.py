@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from plinth.errors import CheckpointError, LaunchError
+from plinth.errors import CheckpointError, LaunchError, StorageError
 from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.storage.uris import sizes
 from plinth.training.checkpoint import checkpoint, rank_part, shares, writer
@@ -23,7 +23,7 @@ from plinth.training.checkpoint.shares import SharedCheckpoints
 from plinth.training.config import RunConfig, layout_of
 from plinth.training.directory import RunDirectory
 from plinth.training.parameters.run import Checkpoints
-from plinth.training.shared_run.head import SharedRun
+from plinth.training.shared_run.head import RecordedFile, RunHead, SharedRun
 from plinth.training.shared_run.shipping import refresh
 from tests.s3_server import Bucket, bad_line
 
@@ -85,6 +85,10 @@ def finish(leading: WritePlan, other: WritePlan) -> None:
     writer.adopt(other, other.shared)
 
 
+def away() -> None:
+    raise StorageError("the bucket is away")
+
+
 def files(run: RunDirectory) -> set[str]:
     return {path.name for path in run.checkpoints.glob("*/engine/*")}
 
@@ -128,6 +132,9 @@ def test_a_reader_fetches_a_whole_checkpoint(config: RunConfig, machine: On) -> 
     refresh(reader.directory)
     assert checkpoint.committed(reader.directory) == [1]
     assert checkpoint.kept(reader.directory) == []
+    shares.fetch_whole(reader, 1, state_only=True)
+    assert checkpoint.read_state(reader.directory, 1)["step"] == 1
+    assert files(reader.directory) == set()
     shares.fetch_whole(reader, 1)
     checkpoint.verify(reader.directory, 1)
     with checkpoint.record_path(runs[0], 1).open("rb") as record:
@@ -172,8 +179,57 @@ def test_a_stale_leader_commits_nothing(config: RunConfig, machine: On, bucket: 
     assert {name.partition(".")[2][:16] for name in in_bucket(bucket, stale)} == {f"{1:016x}", f"{3:016x}"}
 
 
-def test_checkpoints_of_an_earlier_version_are_uploaded(config: RunConfig, machine: On) -> None:
-    """They were on one machine only; the first claim of the run must not delete them."""
+def test_a_leader_that_is_away_while_it_retires_deletes_nothing_of_the_next(
+    config: RunConfig, machine: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, new, dropped = (machine("a"), machine("b")), (machine("c"), machine("d")), SharedCheckpoints.drop
+    claim(runs[0], A)
+    save(config, runs, A, 1)
+
+    def drop(self: SharedCheckpoints, steps: Iterable[int]) -> RunHead:
+        head = dropped(self, steps)
+        if self.shared.session == A:  # its machine stands still here, until the claim has expired
+            claim(new[0], B)
+            save(config, new, B, 2, 2)
+        return head
+
+    monkeypatch.setattr(SharedCheckpoints, "drop", drop)
+    SharedCheckpoints(runs[0], A).retire([])
+    assert SharedCheckpoints(machine("e"), B).sync(config, range(2)) == [2, 1]
+
+
+def test_a_leader_asks_for_parts_a_few_times_per_second(
+    config: RunConfig, machine: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, pauses, opened = (machine("a"), machine("b")), list[float](), list[object]()
+    claim(runs[0], A)
+    leading, other = (plan_of(config, run, A, 1, rank, 1) for rank, run in enumerate(runs))
+    made = shares.SharedCheckpoint.__init__
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            rank_part.write(other, BLOCK)
+
+    def make(self: object, *args: Any) -> None:
+        opened.append(self)
+        made(self, *args)  # type: ignore[arg-type]
+
+    for plan in (leading, other):
+        checkpoint.stage(plan.directory, 1)
+    monkeypatch.setattr(shares.SharedCheckpoint, "__init__", make)
+    monkeypatch.setattr(writer.time, "sleep", pause)
+    rank_part.write(leading, BLOCK)
+    assert leading.lead is not None
+    writer.wait_for_parts(leading, leading.lead)
+    assert pauses == [shares.POLL_S] * 5
+    assert len(opened) <= 3  # of the leading rank, of the other one, and of the leading one again
+
+
+def test_checkpoints_of_an_earlier_version_are_uploaded(
+    config: RunConfig, machine: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were on one machine only. Neither the first claim of the run nor an interrupted upload deletes them."""
     run = machine("a")
     for step in (1, 2):
         checkpoint.stage(run, step)
@@ -183,6 +239,14 @@ def test_checkpoints_of_an_earlier_version_are_uploaded(config: RunConfig, machi
         assert leading.lead is not None
         rank_part.commit(leading, leading.lead, Timing(0.0, 0.0, 0.0))
     claim(run, A)
+    shared = SharedRun.of(run, A)
+    assert shared is not None
+    shipped = RecordedFile(bytes=0, sha256="0" * 64)  # before the checkpoints, by an earlier job
+    shared.change(lambda head: head.model_copy(update={"files": {"result.json": shipped}}))
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedCheckpoints, "put", lambda self, key, data: away() if "00000002" in key else None)
+        with pytest.raises(StorageError, match="away"):
+            SharedCheckpoints(run, A).upload_earlier()
     for _ in range(2):
         SharedCheckpoints(run, A).upload_earlier()
         assert SharedCheckpoints(run, A).sync(config, range(2)) == []
@@ -284,4 +348,3 @@ def test_killed_at_every_request_of_a_save(config: RunConfig, machine: On, bucke
     save(config, runs, session, 1000, 1000)
     listed = {f"step-{step:08d}" for step in checkpoint.committed(runs[0])}
     assert {name.partition(".")[0] for name in in_bucket(bucket, runs[0])} == listed
-

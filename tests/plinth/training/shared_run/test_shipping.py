@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
-from plinth.errors import IntegrityError, LaunchError
+from plinth.compute.context import Context
+from plinth.errors import IntegrityError, LaunchError, MissingError
+from plinth.launch.base import Handle, write_handle
+from plinth.operation import contracts
 from plinth.storage import atomic
+from plinth.storage.workspace import Workspace
+from plinth.training import attempts, contract, job
+from plinth.training import config as configuration
+from plinth.training.attempts import AttemptRecord
+from plinth.training.config import RunConfig
+from plinth.training.contract import BucketShare, LaunchContract, RunBudget
 from plinth.training.directory import RunDirectory
+from plinth.training.run_state import RunState, run_state
 from plinth.training.shared_run import files, shipping
-from plinth.training.shared_run.head import SharedRun
-from plinth.training.shared_run.shipping import Shipper, give, newest_log, refresh, require_free
-from plinth.training.telemetry.timeline import Timeline, timeline
+from plinth.training.shared_run.head import SESSION, SharedRun
+from plinth.training.shared_run.shipping import Shipper, claim, give, newest_log, refresh, refresh_all, require_free
+from plinth.training.telemetry.timeline import Timeline, put_before, timeline
+from plinth.trust import dsse
+from plinth_jobs.cli import call
+from plinth_jobs.targets import find_run
+from tests.plinth.training.shared_run.conftest import RUN
 from tests.s3_server import Bucket
+from tests.training_host import HOST
 
 pytestmark = pytest.mark.slow
 
 On = Callable[[str], RunDirectory]
+Make = Callable[..., RunConfig]
 A, B = "a" * 32, "b" * 32
 
 
@@ -29,6 +46,7 @@ SHIPPERS: list[Shipper] = []
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(files, "PIECE_BYTES", 256)
     monkeypatch.setenv(shipping.EVERY, "3600")  # tests ship by themselves
+    monkeypatch.setenv(SESSION, "")  # which a claim sets
     yield
     for shipper in SHIPPERS:
         shipper._stop.set()
@@ -48,6 +66,23 @@ def claimed(run: RunDirectory, session: str, lease_s: float = 60.0) -> Shipper:
 def steps(run: RunDirectory, *numbers: int) -> None:
     for step in numbers:
         Timeline(run.events).append("step", step=step, loss=1.0)
+
+
+def state_attempt(run: RunDirectory, make: Make, **changes: Any) -> AttemptRecord:
+    """Start the ranks as their supervisor does."""
+    data = configuration.write(make(workspace=run.workspace, **changes)).read_bytes()
+    return attempts.state(run, data, "0" * 64, ranks=2, nodes=1, hosts=[HOST], audit=False)
+
+
+def sign(config: RunConfig) -> Mapping[str, Any]:
+    """Sign the run's first contract on a machine."""
+    made = LaunchContract(
+        run=config.run_id, key=config.key, number=1, settings=contract.settings(config),
+        mixture={"web": BucketShare(share=1.0, epochs=0.5)}, budget=RunBudget(rank_hours=2, reason="stated"),
+        curve=None, owner="ada", at=dsse.now(),
+    )  # fmt: skip
+    contracts.sign(Context(Workspace(config.workspace)), made)
+    return dsse.envelope_of(config.directory.contracts / "0001.json")
 
 
 def test_a_reader_has_whole_lines_in_order(machine: On) -> None:
@@ -188,3 +223,113 @@ def test_what_changed_in_the_bucket_is_found(machine: On, bucket: Bucket) -> Non
     bucket.put(key, good + b"more")  # of a later line, not in the head yet
     refresh(machine("b"))
     assert machine("b").events.read_bytes() == run.events.read_bytes()
+
+
+def test_an_attempt_that_the_next_machine_does_not_know_is_moved_aside(machine: On, make: Make) -> None:
+    """It was not shipped. With it, the chain of attempts would be broken once this machine leads the run again."""
+    first, second = machine("a"), machine("b")
+    lost = claimed(first, A)
+    (first.root / "session").write_text(A)
+    state_attempt(first, make)
+    lost.flush()
+    for _ in range(2):
+        state_attempt(first, make)
+    new = claimed(second, B, lease_s=-1.0)
+    state_attempt(second, make)
+    new.end()
+    claim(make(workspace=first.workspace), "c" * 32)
+    assert state_attempt(first, make).number == 3
+    assert sorted(path.name for path in first.attempts.glob("*.unshipped")) == ["0003.json.unshipped"]
+
+
+def test_the_attempts_of_the_machine_that_returns_stay(machine: On, make: Make) -> None:
+    run = machine("a")
+    killed = claimed(run, A)
+    (run.root / "session").write_text(A)
+    killed.flush()
+    state_attempt(run, make)
+    claim(make(workspace=run.workspace), B)
+    assert state_attempt(run, make).number == 2
+
+
+def test_a_run_whose_record_is_damaged_hides_no_other(
+    machine: On, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, reader = machine("a"), machine("b")
+    steps(run, 1)
+    claimed(run, A).end()
+    shared = SharedRun.of(run)
+    assert shared is not None
+    key = shared.objects.where("head.json").removeprefix(f"s3://{bucket.name}/")
+    bucket.put(key.replace(run.root.name, "another"), b"[]")
+    refresh_all(Workspace(reader.workspace))
+    assert list(timeline(reader.events).steps) == [1]
+    assert "another/head.json is not the record of this run" in capsys.readouterr().err
+
+
+def test_an_earlier_timeline_before_the_shipped_one_is_shipped(machine: On) -> None:
+    """A machine without checkpoints has fetched one, with its timeline, from `checkpoints.upload`."""
+    run, reader = machine("a"), machine("b")
+    shipper = claimed(run, A)
+    Timeline(run.events).append("job_started", ranks=1, nodes=1)
+    shipper.flush()
+    refresh(reader)
+    earlier = machine("c")
+    steps(earlier, *range(1, 9))
+    put_before(run.events, earlier.events.read_bytes())
+    steps(run, 9)
+    shipper.end()
+    for one in (reader, machine("d")):
+        refresh(one)
+        assert one.events.read_bytes() == run.events.read_bytes()
+
+
+def test_a_contract_reaches_the_machine_that_starts_the_ranks(machine: On, make: Make) -> None:
+    signer, node = machine("a"), machine("b")
+    config = make(workspace=node.workspace, contract="required")
+    configuration.write(config)
+    with pytest.raises(MissingError, match="has no launch contract"):
+        state_attempt(node, make, contract="required")
+    signed = sign(make(workspace=signer.workspace, contract="required"))
+    claim(config, A)
+    assert state_attempt(node, make, contract="required").contract == contract.fingerprint.digest(signed)
+
+
+def test_a_job_on_another_machine_is_running_and_is_not_canceled_here(machine: On, make: Make) -> None:
+    """This machine has the handle of an earlier job of its own."""
+    here, there = machine("a"), machine("b")
+    config = make(workspace=here.workspace)
+    configuration.write(config)
+    write_handle(here.root, Handle(launcher="local", id="1", started="0", host=os.uname().nodename))
+    Timeline(here.events).append("submitted", launcher="local")
+    Timeline(here.events).append("job_started", ranks=1, nodes=1)
+    assert run_state(config) is RunState.LOST
+    claimed(there, B)
+    assert run_state(config) is RunState.RUNNING
+    with pytest.raises(LaunchError, match="is active on"):
+        job.cancel(Context(Workspace(here.workspace)), config)
+
+
+def test_what_is_for_the_ranks_of_another_machine_is_not_left_here(
+    machine: On, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = machine("a")
+    configuration.write(make(workspace=here.workspace))
+    give(here, "config.json")
+    claimed(machine("b"), B)
+    assert call(["-w", str(here.workspace), "run", "profile", "tiny", "--steps", "3"]) != 0
+    assert "is active on" in capsys.readouterr().err
+    assert not here.profiles.exists()
+
+
+def test_the_handle_of_a_job_that_waits_is_found_on_any_machine(machine: On, make: Make) -> None:
+    """An earlier job of the run has ended; its head has not changed since this machine read it."""
+    submitter, reader = machine("a"), machine("b")
+    configuration.write(make(workspace=submitter.workspace))
+    give(submitter, "config.json")
+    claimed(submitter, A).end()
+    ctx = Context(Workspace(reader.workspace))
+    find_run(ctx, RUN)
+    write_handle(submitter.root, Handle(launcher="slurm", id="7", started="0", host="cluster"))
+    give(submitter, "handle.json")
+    assert find_run(ctx, RUN).directory.handle.read_bytes() == submitter.handle.read_bytes()
