@@ -123,7 +123,7 @@ def test_a_torn_signature_file_is_refused(signed: Path, key: Authority, which: C
         signing.verify(signed, key)
 
 
-def test_a_statement_about_another_model_is_refused(ctx: Context, make_line: Any, key: Authority) -> None:
+def test_another_models_statement_is_refused(ctx: Context, make_line: Any, key: Authority) -> None:
     one, other = build(ctx, make_line(1)), build(ctx, make_line(2))
     signing.slsa_path(one).write_bytes(signing.slsa_path(other).read_bytes())
     with pytest.raises(SignatureError, match=r"model\.safetensors"):

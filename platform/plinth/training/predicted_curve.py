@@ -5,8 +5,8 @@
     band      simultaneous: with probability `level`, the losses of *all* segments are inside. One comparison per
               segment therefore needs no further correction for repeated looks
 
-The band is a promise of the launch contract (`contract`). `plinth_lab.scaling.curve` derives one from a scaling ladder;
-a user may also write one. Does not belong here: intervals (`plinth.evaluation.statistics`).
+The band is a promise of the launch contract (`contract`). `plinth experiment scaling curve` derives one from a scaling
+ladder; a user may also write one. Does not belong here: intervals (`plinth.evaluation.statistics`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ except ImportError:  # then SHA-256 is compared, which is signed as well
 EXPORT, RELEASE, MODEL_SIGNATURE = "EXPORT.json", "evidence/release.json", "model.sig"
 ROOT_TYPE, EXPORT_TYPE, RELEASE_TYPE = "urn:plinth:root:v1", "urn:plinth:export:v1", "urn:plinth:release:v1"
 PAYLOAD_TYPE, STATEMENT_TYPE = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
-CONTRACT_TYPE = "urn:plinth:launch-contract:v1"
 PAPERS_TYPE, DATA = "urn:plinth:papers:v1", "data"
 SLSA_TYPE, VERDICT_TYPE = "https://slsa.dev/provenance/v1", "https://slsa.dev/verification_summary/v1"
 APPROVAL_TYPE, LOGIN_TYPE = "urn:plinth:approval:v1", "urn:plinth:log:logins:v1"
@@ -55,7 +54,7 @@ ROLES = {
     RELEASE_TYPE: "promoter", "urn:plinth:release-head:v1": "promoter", "urn:plinth:log:providers:v1": "compliance",
     VERDICT_TYPE: "promoter", SLSA_TYPE: "trainer", POLICY_TYPE: "policy", "urn:plinth:gate-waiver:v1": "policy",
     APPROVAL_TYPE: "approver", LOGIN_TYPE: "approver", EVIDENCE_TYPE: "trainer", PAPERS_TYPE: "compliance",
-    CONTRACT_TYPE: "owner",
+    "urn:plinth:launch-contract:v1": "owner",
     "urn:plinth:attestation:licences:v1": "compliance", "urn:plinth:attestation:personal_data:v1": "compliance",
     **{f"urn:plinth:attestation:{kind}:v1": "evaluator" for kind in ("measurement", "contamination", "resume")},
     **{f"urn:plinth:attestation:{kind}:v1": "trainer" for kind in ("stability", "cost")},
@@ -109,8 +108,7 @@ def verify(
         "checkpoint": stated["checkpoint"], "release": files.get(RELEASE), "at": stated["at"],
         "root": f"{'demo root' if root['demo'] else 'root'} {root['name']} version {root['version']}",
         "signed_by": signers, "role": role, "files": len(files), "digests": files,
-        "evidence": {name: f"{one.role}: {', '.join(one.signers)}" for name, one in said.items()},
-    }  # fmt: skip
+        "evidence": {name: f"{one.role}: {', '.join(one.signers)}" for name, one in said.items()}}  # fmt: skip
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:

@@ -36,7 +36,7 @@ from plinth.training.parameters.guard import GuardParameters, Stopping
 from plinth.training.parameters.initial import InitialWeights
 from plinth.training.parameters.optimizers import Optimizer, RotaryChange
 from plinth.training.parameters.parallel import Parallel
-from plinth.training.parameters.run import Checkpoints, Recovery, Sinks, Telemetry, Training, Validation
+from plinth.training.parameters.run import Checkpoints, Recovery, ReplayChecks, Sinks, Telemetry, Training, Validation
 from plinth.training.parameters.trainer import ExternalTrainer
 from plinth.training.telemetry.timeline import of_history, timeline
 from plinth_registry import trained
@@ -85,6 +85,8 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "supervision": Supervision(max_restarts=9),
         "checkpoints": Checkpoints(every_steps=1),
         "recovery": Recovery(copies_every=1),
+        "replay_checks": ReplayChecks(share=0.5),
+        "contract": "required",
         "amendments": (Amendment(from_step=3, global_batch_sequences=8, reason="noise"),),
         "reading": Reading(ahead=1),
         "stopping": Stopping(tokens=9),
