@@ -12,13 +12,14 @@ import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from plinth.corpus.documents.normalize import normalize
-from plinth.corpus.extract.content.engine import BlockEngine
+from plinth.corpus.extract.content.engine import BlockEngine, default_model
 from plinth.corpus.lists import numbered_lines
 from plinth.corpus.policy.expressions import parse
 from plinth.corpus.sources.parameters import Normalisation, Source, Terms
@@ -84,12 +85,19 @@ def parquet(data: bytes) -> None:
 
 def page(data: bytes) -> None:
     """Any bytes as a page: the same text every time, of characters that the page has, and labels of items."""
-    extract = BlockEngine(ALL)
     html = data.decode("utf-8", "replace")
-    content = extract(html)
-    assert content == extract(html)
-    assert content.unsure >= 0
-    assert "&" in html or set(content.text) <= {*html, *LABELS}
+    for extract in _engines():
+        content = extract(html)
+        assert content == extract(html)
+        assert 0 <= content.unsure <= 1
+        assert 0 <= content.teasers <= 1
+        assert "&" in html or set(content.text) <= {*html, *LABELS}
+
+
+@cache
+def _engines() -> tuple[BlockEngine, ...]:
+    """The engine with a model that keeps everything, and with one whose blocks the rules of form add and drop."""
+    return BlockEngine(ALL), BlockEngine(default_model())
 
 
 def recipe(data: bytes) -> None:

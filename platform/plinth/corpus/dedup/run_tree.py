@@ -74,6 +74,11 @@ def levels(runs: Sequence[T], merged: Callable[[Sequence[Sequence[T]]], list[T]]
     return found
 
 
+def sorted_here(store: Store, runs: Sequence[Part], columns: int) -> list[Part]:
+    """Merge sorted runs within a task until at most `MOST_RUNS` are left."""
+    return levels(runs, lambda groups: [_merge_level(store, _LevelMerge(tuple(some), columns))[0] for some in groups])
+
+
 @dataclass(frozen=True)
 class _LevelMerge:
     runs: tuple[Part, ...]
@@ -279,16 +284,16 @@ class RangeReader:
                 for columns in opened.chunks(CHUNK_ROWS, low, high):
                     yield _addressed(store, first, mask, columns)
 
-    def pieces(self, store: Store, low: int, high: int) -> Iterator[tuple[int, int, bool]]:
-        """Divide a range of keys into ranges that a task can hold, and single keys that have too many rows. The last
-        value is True for these: read them in chunks."""
+    def pieces(self, store: Store, low: int, high: int, heavy_rows: int) -> Iterator[tuple[int, int, bool]]:
+        """Divide a range of keys into ranges that a task can hold, and single keys with more than `heavy_rows` rows.
+        The last value is True for these: read them in chunks."""
         first = []
         for run, _ in self.branches:  # one after the other: the footers of all are more than a task should hold
             with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
                 first.append(opened.first_keys(low, high))
-        if most_rows(first, low, high) <= HEAVY_ROWS:
+        if most_rows(first, low, high) <= heavy_rows:
             return iter([(low, high, False)])
-        return pieces(first, HEAVY_ROWS, low, high)
+        return pieces(first, heavy_rows, low, high)
 
 
 def _addressed(store: Store, first: Part, mask: Column | None, columns: tuple[U64, ...]) -> tuple[U64, ...]:
@@ -345,10 +350,10 @@ class Range:
         first[1:] = np.any([column[1:] != column[:-1] for column in (columns[0], *columns[2:3])], axis=0)
         return first, columns
 
-    def pieces(self, store: Store) -> Iterator[tuple[Range, bool]]:
-        """Yield ranges that together have the same rows, and True if a range is a single key with too many rows for
-        `read`."""
-        for low, high, heavy in self.reader.pieces(store, self.low, self.high):
+    def pieces(self, store: Store, heavy_rows: int | None = None) -> Iterator[tuple[Range, bool]]:
+        """Yield ranges that together have the same rows, and True if a range is a single key with more than
+        `heavy_rows` rows, by default `HEAVY_ROWS`, too many for `read`."""
+        for low, high, heavy in self.reader.pieces(store, self.low, self.high, heavy_rows or HEAVY_ROWS):
             yield replace(self, low=low, high=high), heavy
 
     def chunks(self, store: Store) -> Iterator[tuple[U64, ...]]:

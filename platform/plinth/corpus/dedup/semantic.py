@@ -9,14 +9,15 @@ TF-IDF vectors match documents that use the same words about equally often in an
 sentences or a few exchanged words. TF-IDF vectors miss paraphrases with synonyms, translations and summaries. TF-IDF
 vectors match filled-in forms that differ only in a few names. Therefore choose the threshold with care.
 
-The stage keeps in memory the vectors of one part or of one partition of pairs, and 8 bytes for each document of the
-buckets.
+A task keeps in memory the vectors of one part or of one partition of pairs, or the pairs of `HELD_ROWS` rows, however
+many vectors share a key.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,10 +31,13 @@ from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, sorted_runs
 from plinth.corpus.dedup import vectors as semantic_vectors
 from plinth.corpus.dedup.near import candidates
+from plinth.corpus.dedup.near.crowds import CROWD as CROWD_RUN
+from plinth.corpus.dedup.near.crowds import crowd_places
 from plinth.corpus.dedup.near.linking import COSINES
 from plinth.corpus.dedup.near.minhash import Comparison, cluster
 from plinth.corpus.dedup.parameters import Dedup, Semantic
-from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
+from plinth.corpus.dedup.run_tree import Range, RangeReader, in_order, reduce, sorted_here, tree
+from plinth.corpus.dedup.sorted_runs import END
 from plinth.corpus.dedup.vectors import raw
 from plinth.corpus.sidecars import Column, Slot, SlotNumbers, slots
 from plinth.errors import RecipeError
@@ -62,6 +66,8 @@ from plinth_text.similarity import SCALE
 PAIRS_VERSION = "3"
 
 CROWD, ALL_PAIRS, NEIGHBOURS = 4, 64, 16
+#: Rows whose pairs a task holds at a time: up to 17 pairs each.
+HELD_ROWS = 2**19
 MAX_BITS, MAX_TABLES = 24, 256
 SKETCH_BITS, DEVIATIONS = 256, 6
 
@@ -204,8 +210,39 @@ def nominate_pairs(key: U64, at: U64, starts: I64, left: U64, right: U64) -> int
 
 
 def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
-    _, (key, at) = task.read(store)
-    left, right = nominate(key, at)
+    """Write the pairs of a range whose sketches are near, a bounded number of pairs at a time."""
+    made = list[Part]()
+    for piece, heavy in task.pieces(store, HELD_ROWS):
+        for left, right in _crowd_pairs(store, piece) if heavy else [nominate(*piece.read(store)[1])]:
+            made.append(_near_pairs(store, task, differing, left, right))
+    return tuple(made)
+
+
+def _crowd_pairs(store: Store, task: Range) -> Iterator[tuple[U64, U64]]:
+    """Yield the pairs that `nominate` returns for a single key with any number of rows."""
+    runs, first = list[Part](), END - 1
+    for _, at in task.chunks(store):
+        place = np.empty(at.size, dtype=np.uint64)
+        crowd_places(at, task.low, place)
+        order = sorted_runs.in_order(place, at)
+        runs.append(sorted_runs.write(store, "crowd.run", CROWD_RUN, [(place[order], at[order])], 2))
+        first = int(at.min(initial=first))
+    before, rows = np.empty(0, np.uint64), sum(one.rows for one in runs)
+    reach = NEIGHBOURS if rows > ALL_PAIRS else rows  # few may be left of many that are not compared
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, one)) for one in sorted_here(store, runs, 2)]
+        for _, at in in_order(opened, HELD_ROWS // 4):
+            found, others = np.concatenate([before, at]), at[at != np.uint64(first)]
+            pairs = [(np.full_like(others, first), others)]
+            for step in range(1, reach + 1):
+                later = found[max(before.size, step) :]
+                pairs.append((found[max(before.size, step) - step :][: later.size], later))
+            one, other = (np.concatenate(column) for column in zip(*pairs, strict=True))
+            yield np.minimum(one, other), np.maximum(one, other)
+            before = found[-reach:]
+
+
+def _near_pairs(store: Store, task: Range, differing: int, left: U64, right: U64) -> Part:
     pairs = np.unique(np.stack([left, right], axis=1), axis=0)
     documents = np.unique(pairs)
     sketches = task.given[0].take(store, documents)
@@ -215,7 +252,7 @@ def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
     hash_pairs(left, right, keys)
     columns = np.repeat(keys, 2), np.stack([left, right], axis=1).reshape(-1)
     order = sorted_runs.in_order(*columns)
-    return (candidates.write_shared(store, *(column[order] for column in columns)),)
+    return candidates.write_shared(store, *(column[order] for column in columns))
 
 
 def _differing(sketches: U64, pairs: I64) -> I64:
@@ -230,6 +267,7 @@ def _differing(sketches: U64, pairs: I64) -> I64:
 @compiled
 def hash_pairs(left: U64, right: U64, out: U64) -> None:
     """Write a hash of each pair to `out`. If two hashes collide, one extra comparison is made."""
+
 
 ASSET = "dedup/semantic"
 VERSION = "2"

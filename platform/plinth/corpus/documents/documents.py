@@ -172,8 +172,8 @@ def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
         spill, reports = stack.enter_context(RejectSpill(store)), None
         if work.gate is not None:
             reports = stack.enter_context(illegal_gate.Reports(store, work.bucket, work.gate.params.keep_uri))
-        normalised = _normalised(extracted(records(store, work, counts), extractor, counts), work)
-        rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work, counts), spill, reports)
+        texts = normalised(extracted(records(store, work, counts), extractor, counts), work)
+        rows = _divert(_identified(illegal.passing(work.gate, store, texts), work, counts), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
         rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
         reported = () if reports is None else (reports.finish(),)
@@ -255,7 +255,7 @@ def records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterator
         yield from illegal.arriving(work.gate, store, file.name, read_and_counted(file, licence))
 
 
-def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Iterator[RawRecord | Reject]:
+def normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Iterator[RawRecord | Reject]:
     """Normalize the text of each record. A record that is empty or cannot be encoded becomes a reject."""
     for item in items:
         if isinstance(item, Reject):

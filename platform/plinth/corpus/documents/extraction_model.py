@@ -12,7 +12,7 @@ give the same model on any number of workers. Pages are read again for each step
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, add_stats, manifest, run_items
 from plinth.compute.worker import Death, ItemStream, Program
-from plinth.corpus.documents.documents import FileGroupTask, items_of, records
+from plinth.corpus.documents.documents import FileGroupTask, items_of, normalised, records
 from plinth.corpus.extract.content.engine import FEATURES, default_model
 from plinth.corpus.extract.content.learner import LabeledBlocks, boosted, joined, model_bytes
 from plinth.corpus.extract.content.lessons import (
@@ -41,10 +41,18 @@ from plinth.corpus.extract.content.lessons import (
     agreement_of,
     lesson_of,
 )
-from plinth.corpus.extract.extractor import BATCH_BYTES, BATCH_PAGES, IDLE_S, KEEP_MEMORY, PIPE_BYTES
+from plinth.corpus.extract.extractor import (
+    BATCH_BYTES,
+    BATCH_PAGES,
+    IDLE_S,
+    KEEP_MEMORY,
+    PIPE_BYTES,
+    Extractor,
+    extracted,
+)
 from plinth.corpus.extract.page import KIND_OF, Page, page_bytes
 from plinth.corpus.extract.worker import LIBRARIES
-from plinth.corpus.illegal_gate import IllegalGate
+from plinth.corpus.illegal_gate import IllegalGate, Quarantined, passing
 from plinth.corpus.sources.inventory import Inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, ExtractionModel
 from plinth.corpus.sources.record import RawRecord
@@ -56,7 +64,7 @@ from plinth.text import host
 from plinth_text.arrays import F64
 
 #: Raise the version if the constants below, or those of `content.lessons` and `content.learner`, change.
-ASSET, VERSION = "models/main_content", "2"
+ASSET, VERSION = "models/main_content", "3"
 #: LightGBM's parameters. Trees are small, and few, so that they do not learn single pages.
 TREES, PARAMETERS = 50, {"learning_rate": 0.06, "num_leaves": 16, "min_child_samples": 400}
 #: Maximum number of groups of files that are sampled, and maximum share that one site may have: of the pages to sample
@@ -309,6 +317,26 @@ def _pages(store: Store, task: SampleTask) -> Iterator[RawRecord]:
             yield record
 
 
+def _legal(store: Store, work: FileGroupTask, pages: Iterator[RawRecord]) -> Iterator[RawRecord]:
+    """Leave out pages whose text, as the default model reads it, matches a list of illegal content."""
+    if work.gate is None:
+        yield from pages
+        return
+    sent = deque[RawRecord]()
+
+    def remembered() -> Iterator[RawRecord]:
+        for page in pages:
+            sent.append(page)
+            yield page
+
+    with Extractor(work.params.extraction.model_copy(update={"engine": "blocks"})) as extractor:
+        texts = normalised(extracted(remembered(), extractor, Counter()), work)
+        for item in passing(work.gate, store, texts):
+            page = sent.popleft()
+            if not isinstance(item, Quarantined):
+                yield page
+
+
 def _batches(store: Store, task: SampleTask) -> Iterator[list[tuple[str, bytes]]]:
     """Yield the sampled pages, either of held-out sites or of the others, with their site, serialized. Files are read
     twice, so that no more than a batch of pages is in memory."""
@@ -323,7 +351,8 @@ def _batches(store: Store, task: SampleTask) -> Iterator[list[tuple[str, bytes]]
         if is_held_out(site, task.held_out) == (task.model is not None)
     }
     batch, size = list[tuple[str, bytes]](), 0
-    for record in _pages(store, task) if wanted else ():
+    pages = (record for record in _pages(store, task) if _number(record.uri) in wanted) if wanted else iter(())
+    for record in _legal(store, task.work, pages):
         site = wanted.pop(_number(record.uri), None)
         if site is not None and isinstance(record.content, bytes):
             batch.append((site, page_bytes(Page(record.content, record.charset))))

@@ -85,12 +85,12 @@ def test_the_account_of_a_messy_bucket(tmp_path: Path) -> None:
 
 def test_a_record_that_is_lost_on_the_way_stops_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = folder(tmp_path, MESS)
-    kept = documents._normalised
+    kept = documents.normalised
 
     def lossy(items: Any, work: Any) -> Iterator[Any]:
         return (item for item in kept(items, work) if getattr(item, "content", "") != "A text.")
 
-    monkeypatch.setattr(documents, "_normalised", lossy)
+    monkeypatch.setattr(documents, "normalised", lossy)
     with pytest.raises(StageError, match="the numbers of files or records do not add up") as failure:
         bucket.account("jsonl", "text")
     assert "9 of 9 files, 30 of 31 records" in str(failure.value)

@@ -13,6 +13,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import Engine, LocalEngine
+from plinth.corpus import illegal_gate
+from plinth.corpus import lists as lists_stage
 from plinth.corpus.documents import documents
 from plinth.corpus.documents import extraction_model as learned
 from plinth.corpus.documents.documents import FileGroupTask
@@ -33,7 +35,7 @@ from plinth.corpus.extract.content.lessons import TAUGHT
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import Page, Text
 from plinth.corpus.sources.inventory import groups, inventory
-from plinth.corpus.sources.parameters import Bucket, Documents
+from plinth.corpus.sources.parameters import Bucket, Documents, Illegal
 from plinth.errors import MissingError, StageError
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
@@ -273,6 +275,23 @@ def test_lessons_are_numbers_without_text(crawl: Crawl) -> None:
     sites = Counter(table["site"].to_pylist())
     assert max(sites.values()) <= 4
     assert not any(is_held_out(site, 0.4) for site in sites)
+
+
+def test_pages_of_illegal_text_are_not_learned_from(tmp_path: Path) -> None:
+    crawl, site = Crawl(tmp_path), next(f"s{n}.example" for n in range(9) if not is_held_out(f"s{n}.example", 0.4))
+    draw = random.Random(1)
+    for number in range(3):
+        page = article(draw).replace("<p>", "<p>Quetzalgroth, " if number == 1 else "<p>")
+        crawl.write(f"html/{site}/{number}.html", page)
+    crawl.write("lists/keywords.txt", "quetzalgroth\ttrade\n")
+    lists = {"lists/illegal": lists_stage.run(crawl.ctx, "illegal", str(crawl.root / "lists"))}
+    bucket = crawl.bucket("html")
+    (group,) = groups(bucket, inventory(bucket, crawl.root), 400_000)
+    work = FileGroupTask(bucket="web", source=bucket.sources[0], group=group, params=Documents())
+    for gate, learned_from in ((None, 3), (illegal_gate.gate_of(Illegal(lists="illegal"), lists), 2)):
+        task = SampleTask(work=work.model_copy(update={"gate": gate}), pages=40, held_out=0.4)
+        (part,) = learn(crawl.ctx.store, task)
+        assert part.rows == learned_from
 
 
 def test_an_engine_without_a_model_is_refused() -> None:

@@ -360,8 +360,8 @@ class _Link:
 def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     piece, (documents, ranks, links) = task.compared.piece, _open(store, task.compared)
     low, high = piece.low, piece.high
-    if piece.is_partial:
-        low, high = (LARGE + int(end) for end in (documents.min(initial=0), documents.max(initial=0) + 1))
+    if piece.is_partial and documents.size:
+        low, high = LARGE + int(documents[0]), LARGE + int(documents[-1]) + 1
     with payloads.load(store, task.carried, low, high, documents, task.minima) as payload:
         pairs, values = links.walk(task.what, payload=payload)
         order = sorted_runs.in_order(pairs, values)

@@ -11,7 +11,7 @@
 static double probability(double score) {
     static const double table[] = {0.0025, 0.0067, 0.018, 0.0474, 0.1192, 0.2689, 0.5, 0.7311, 0.8808, 0.9526, 0.982, 0.9933, 0.9975};
     enum { HALF = 6 };
-    if (score <= -HALF) return table[0];
+    if (!(score > -HALF)) return table[0]; /* not a number, too: a model may be broken */
     if (score >= HALF) return table[2 * HALF];
     double at = score + HALF;
     int64_t k = min_i64((int64_t)at, 2 * HALF - 1);

@@ -35,7 +35,12 @@ INLINE bool is_linked_title(const Block *block) {
     return block->leads_away && block->chars >= TITLE_CHARS && block->link_chars * 3 > block->chars * 2;
 }
 
-INLINE bool is_question(const Page *page, const Block *block) { return page->text[block->to - 1] == '?'; }
+/* True if a block ends with ?, ？ or ؟. */
+INLINE bool is_question(const Page *page, const Block *block) {
+    const uint8_t *end = page->text + block->to;
+    int64_t size = block->to - block->from;
+    return end[-1] == '?' || (size > 3 && !memcmp(end - 3, "\xEF\xBC\x9F", 3)) || (size > 2 && !memcmp(end - 2, "\xD8\x9F", 2));
+}
 
 static void sum_elements(Page *page) {
     Element *elements = page->elements;

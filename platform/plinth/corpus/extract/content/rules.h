@@ -5,7 +5,8 @@
 /* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
    a page of items or of little text. Text next to kept text passes down to JOINED below the limit, a name amid it down to
    NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
-   dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. */
+   dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. A fragment has at most
+   FRAGMENT_CHARS characters: in scripts without spaces, a sentence is a single word. */
 #define SURE 1.3862944f
 #define JOINED 2.0f
 #define NAMED 3.0f
@@ -13,7 +14,7 @@
 #define SURE_TEASER 2.5f
 #define FEW_TEASERS 0.5
 #define ALIKE 0.2
-enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, LITTLE_CHARS = 500, PROBES = 16 };
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -122,8 +123,8 @@ static void keep_questions(const Page *page, const Facts *facts, float *scores, 
     }
 }
 
-/* Drop teasers below an article: those after its last sentence of which the model is sure. References in lists and tables
-   stay. */
+/* Drop teasers below an article: those after its last sentence of which the model is sure. References in short lists and in
+   tables stay. */
 static void drop_teasers(const Page *page, const Facts *facts, float *scores, float limit) {
     if (teaser_share(page, facts, scores, limit) > FEW_TEASERS) return;
     for (int64_t k = page->block_count - 1; k >= 0; k--) {
@@ -168,13 +169,19 @@ static void fill_gaps(const Page *page, float *scores, float limit) {
     }
 }
 
+/* True for the whole text of an item, or of a term or what it means. */
+static bool is_item(const Page *page, const Block *block) {
+    int32_t item = above(page, block->element, LI, LI), term = above(page, block->element, DT, DD);
+    return (item && page->elements[item].blocks == 1) || (term && page->elements[term].blocks == 1);
+}
+
 /* Drop short texts of which the model is not sure and whose words are those of controls: "Read more", "Share". */
 static void drop_controls(const Page *page, float *scores, float limit) {
     for (int64_t k = 0; k < page->block_count; k++) {
         const Block *block = &page->blocks[k];
         bool is_label = block->words <= 3 && !block->stops && !block->digits && page->text[block->to - 1] != ':';
         if (scores[k] < limit || scores[k] >= SURE_TEASER || !is_label || block->pre) continue;
-        if (is_heading(page->elements[block->element].tag) || whole(page, block->element)) continue;
+        if (is_heading(page->elements[block->element].tag) || whole(page, block->element) || is_item(page, block)) continue;
         uint8_t counts[PHRASES] = {0};
         read_hints(page, block, counts);
         if (counts[W_SHARE] || counts[W_RELATED] || counts[W_COMMENT] || counts[W_AD]) scores[k] = limit - 1;
@@ -185,10 +192,11 @@ static void drop_controls(const Page *page, float *scores, float limit) {
 static void drop_tail(const Page *page, float *scores, float limit) {
     for (int64_t k = page->block_count - 1; k >= 0; k--) {
         const Block *block = &page->blocks[k];
-        int tag = page->elements[block->element].tag;
+        int32_t own = block->element;
+        int tag = page->elements[own].tag;
         if (scores[k] < limit) continue;
-        bool is_structured = block->pre || tag == TD || tag == TH || tag == DD || tag == DT || above(page, block->element, LI, LI);
-        bool is_fragment = block->words <= 2 && !block->stops && !is_structured;
+        bool is_structured = block->pre || whole(page, own) || above(page, own, LI, LI) || above(page, own, DT, DD);
+        bool is_fragment = block->words <= 2 && block->chars <= FRAGMENT_CHARS && !block->stops && !is_structured;
         if (tag == H1 || !(is_heading(tag) || is_fragment)) return;
         scores[k] = limit - 1;
     }

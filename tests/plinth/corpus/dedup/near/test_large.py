@@ -122,6 +122,25 @@ def test_pieces_crowds_and_a_cluster_that_exceeds_a_task_give_the_bytes_of_one_t
     assert {task.heavy for task in written} == {False, True}
 
 
+def test_a_piece_reads_the_values_from_its_first_to_its_last_document(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges, original = list[tuple[int, int]](), payloads.load
+
+    def load(store: Any, carried: Any, low: int, high: int, documents: Any, minima: int) -> Any:
+        if low >= candidates.LARGE and documents.size:
+            ranges.append((low - candidates.LARGE, high - candidates.LARGE))
+            assert ranges[-1] == (documents[0], documents[-1] + np.uint64(1))
+        return original(store, carried, low, high, documents, minima)
+
+    corpus = linked(tiny, random.Random(1), 100)
+    corpus.through_near()
+    monkeypatch.setattr(StepCache, "get", lambda cache, key: None)
+    monkeypatch.setattr(payloads, "load", load)
+    compared(corpus, 45)
+    assert len({low for low, _ in ranges}) > 2
+
+
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_size_of_a_component_does_not_decide_how_much_a_task_holds(

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import manifest
-from plinth.corpus.dedup import semantic
+from plinth.corpus.dedup import run_tree, semantic, sorted_runs
 from plinth.corpus.dedup import semantic as semantic_pairs
 from plinth.corpus.dedup import vectors as semantic_given
 from plinth.corpus.dedup.parameters import Dedup, Semantic
 from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError, SourceError
 from plinth.records import Manifest, Part, Step
+from plinth.storage.state import StepCache
 from plinth_text import similarity
 from plinth_text.words import jaccard, ngram_sets
 
@@ -264,3 +266,36 @@ def test_crowds_are_paired_with_neighbours_and_the_first() -> None:
     assert left.size < 1000 * (semantic_pairs.NEIGHBOURS + 1)
     assert set(right[left == 0].tolist()) == set(range(1, 1000))
     assert (left < right).all()
+
+
+# ---- keys of many vectors -------------------------------------------------------------------------
+
+
+def test_the_largest_key_does_not_decide_how_many_pairs_a_task_holds(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of one bit, which half of the documents share, in pieces: the pairs and the bytes of one task."""
+    monkeypatch.setattr(sorted_runs, "BLOCK_ROWS", 4)
+    held, search, original = list[set[tuple[int, int]]](), semantic.search, semantic._near_pairs
+
+    def watched(store: Any, task: Any, differing: int, left: Any, right: Any) -> Any:
+        held.append(set(zip(left.tolist(), right.tolist(), strict=True)))
+        return original(store, task, differing, left, right)
+
+    monkeypatch.setattr(semantic, "search", lambda *given: replace(search(*given), bits=1, tables=3))
+    monkeypatch.setattr(semantic, "_near_pairs", watched)
+    for count in (180, 600):
+        docs, _ = planted(tiny, replaced=0.0, count=count)
+        whole = made(tiny, {"a": [docs[:50], docs[50:]]})
+        expected = set().union(*held)
+        held.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(StepCache, "get", lambda cache, key: None)
+            patch.setattr(run_tree, "CHUNK_ROWS", 16)
+            patch.setattr(run_tree, "MOST_RUNS", 2)
+            patch.setattr(semantic, "HELD_ROWS", 80)
+            pieces = made(tiny, {"a": [docs[:50], docs[50:]]})
+        assert set().union(*held) == expected
+        assert pieces.semantic.digest == whole.semantic.digest
+        assert max(map(len, held)) < 80 * (semantic.NEIGHBOURS + 1) < len(expected)
+        held.clear()
