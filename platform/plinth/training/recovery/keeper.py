@@ -38,8 +38,8 @@ KEPT = 2
 #: Minimum seconds between two starts of a node's keeper.
 PAUSE_S = 2.0
 
-#: Number of keepers that node 0 asks at once.
-ASKED_AT_ONCE = 32
+#: Number of keepers that node 0 queries at once.
+AT_ONCE = 32
 
 
 class CopyName(Frozen):
@@ -154,9 +154,9 @@ class KeeperProcess:
 
 
 def listed(addresses: Sequence[str], secret: str) -> dict[CopyName, str]:
-    """Return the names and digests of the copies at all keepers that answer. Many keepers are asked at once."""
+    """Return the names and digests of the copies at all keepers that answer. Many requests run at once."""
     found: dict[CopyName, str] = {}
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         for copies in pool.map(partial(_listed, secret=secret), addresses):
             found |= copies
     return found

@@ -105,7 +105,7 @@ def test_a_head_that_no_worker_wrote_is_refused(machine: On, bucket: Bucket) -> 
 def test_the_secret_of_a_job_is_not_in_the_bucket(machine: On, bucket: Bucket) -> None:
     run = shared(machine("a"), A)
     run.claim()
-    record = RendezvousRecord(session=A, address="10.0.0.1:77", secret="0f" * 32)
+    record = RendezvousRecord(address="10.0.0.1:77", secret="0f" * 32)
     BucketRendezvous(run).publish(record)
     assert record.secret.encode() not in bucket.get(run.objects.where(HEAD).removeprefix(f"s3://{bucket.name}/"))
     assert BucketRendezvous(shared(machine("b"))).read() == record
