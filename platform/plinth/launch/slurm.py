@@ -136,13 +136,15 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     lines += [f"#SBATCH {line}" for line in (*_queueing(launch), *spares, *asked.sbatch)]
     lines += ["", "cd /", "export PYTHONSAFEPATH=1", 'export PLINTH_HOST="$SLURMD_NODENAME"', *asked.setup]
     words = shlex.join(command)
+    result = shlex.quote(str(directory / "result.json"))
+    lines += [_BEFORE.format(result=result)] if launch.spares else []
     if nodes > 1:
         lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
         into = _NOWHERE if base.is_shared(directory) else ""
         words = f"{_SRUN.format(nodes=nodes, more=''.join(f' {option}' for option in spares), into=into)} {words}"
     lines += base.waiting(words, _ASK_ALL if nodes > 1 else base.TERMINATE)
     lines += ["kill $(jobs -p) 2>/dev/null"] if nodes > 1 else []
-    lines += [_OUTCOME.format(result=shlex.quote(str(directory / "result.json")))] if launch.spares else []
+    lines += [_OUTCOME.format(result=result)] if launch.spares else []
     lines += [f'if [ "$status" = {base.LEFT} ]; then', *_requeue(directory), "fi", 'exit "$status"', ""]
     return "\n".join(lines)
 
@@ -182,8 +184,12 @@ _NOWHERE = " >/dev/null 2>&1"
 #: Option by which Slurm keeps the allocation after the loss of a node.
 _KEEP = "--no-kill"
 
-#: Replaces the status of srun, which is that of a lost node, by the outcome that node 0 has recorded.
-_OUTCOME = """case "$(sed -n 's/^ "status": "\\(.*\\)",$/\\1/p' {result} 2>/dev/null)" in
+#: Notes which outcome an earlier job has recorded.
+_BEFORE = "before=$(stat -c '%i %y' {result} 2>/dev/null)"
+
+#: Replaces the status of srun, which is that of a lost node, by the outcome that node 0 has recorded in this job.
+_OUTCOME = """[ "$(stat -c '%i %y' {result} 2>/dev/null)" = "$before" ] ||
+case "$(sed -n 's/^ "status": "\\(.*\\)",$/\\1/p' {result} 2>/dev/null)" in
 finished) status=0 ;;
 stopped) [ "$status" = 0 ] || status=75 ;;
 esac"""

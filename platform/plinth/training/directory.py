@@ -19,6 +19,7 @@ class RunDirectory:
     forecast.json   the planner's prediction of a step, before the first job
     measured.json   measurements of the ended run, used by later plans
     lock            locked by the supervisor and its ranks while any of them is alive
+    node-0001.lock  locked by the supervisor of node 1 and the ranks of an external trainer there
     rendezvous.json address of node 0 and secret of its job, for the other nodes
     job.log         standard output and error of supervisor and ranks
     events.jsonl    the timeline
@@ -67,6 +68,10 @@ class RunDirectory:
         self.hangs = self.root / "hangs"
         self.devices = self.root / "devices"
         self.federated = self.root / "federated"
+
+    def node_lock(self, node: int) -> Path:
+        """Return the path of the lock of a node other than node 0."""
+        return self.root / f"node-{node:04d}.lock"
 
     def require_no_links(self) -> None:
         """Raise an error if the run's folder, or a folder in which files are deleted, is a symbolic link.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ _State = TypeVar("_State", bound=Frozen)
 
 @dataclass
 class Contact:
-    """The other end of a connection: whether it is connected, and when its last message arrived."""
+    """The other end of a connection: whether it is connected, and a time until which it was alive."""
 
     connection: Connection | None = None
     since: float = field(default_factory=time.monotonic)
@@ -51,12 +52,17 @@ class Contact:
             if connection is not None:
                 wire.send(connection, message())  # made under the lock, so an older state never follows a newer one
 
+    def leave(self) -> None:
+        """Call this before the connection is closed. No thread sends by its descriptor then, which may be reused."""
+        with self.lock:
+            self.connection = None
+
     def silence(self, closed_s: float, silent_s: float) -> str:
         """Return the reason why the other end is lost, or an empty text.
 
         Args:
-            closed_s: seconds without a connection, since the last message.
-            silent_s: seconds without a message.
+            closed_s: seconds without a connection, since `since`.
+            silent_s: seconds since `since`.
         """
         age_s = time.monotonic() - self.since
         if self.connection is None and age_s > closed_s:
@@ -74,7 +80,7 @@ class Peer(Contact, Generic[_State]):
 
 class Peers(Generic[_State]):
     """Server of numbered peers. Once a peer has connected, another process with its number is refused until the peer is
-    forgotten.
+    forgotten. A forgotten process gets no more answers, so it finds out.
 
     Args:
         blank: state of a peer before its first report.
@@ -127,10 +133,12 @@ class Peers(Generic[_State]):
                     wire.send(connection, message)
             while True:
                 state = type(self._blank).model_validate(wire.receive(connection))
+                if self._known.get(peer.hello["number"]) is not peer:
+                    return  # forgotten, or connected again
                 peer.state, peer.since = state, time.monotonic()
                 peer.send(dict)
         finally:
-            peer.connection = None
+            peer.leave()
 
     def _admitted(self, peer: Peer[_State]) -> list[Message]:
         """Remember a peer, and return the messages in effect.
@@ -150,7 +158,8 @@ class Peers(Generic[_State]):
 
 
 class PeerLink(Contact):
-    """A peer's connection to the server.
+    """A peer's connection to the server. `since` is the time at which the last answered state was sent: the server
+    counts from a later time, so this end gives the server up first, whatever delays an answer.
 
     Args:
         hello: facts about this peer, which do not change.
@@ -172,26 +181,52 @@ class PeerLink(Contact):
         self.ended = threading.Event()  # set to close the connection
         self._hello = {"number": number, "process": uuid.uuid4().hex, **hello}
         self._state, self._take, self._pause_s = state, take, pause_s
+        self._sent: deque[float] = deque()  # times of the states without an answer
+        self._renews = False  # True if this end has closed a silent connection, to open another one
 
     def report(self) -> None:
         """Send the current state if the server is connected."""
-        self.send(self._state)
+        self.send(self._timed)
 
     def hold(self, address: str, secret: str) -> None:
         """Connect, and return when the connection has ended or was refused."""
-        try:
-            with suppress(*wire.FAILURES), wire.connect(address, secret) as connection:
-                wire.send(connection, self._hello)
-                self.connection, opened = connection, time.monotonic()
-                self.report()
-                while not self.ended.is_set() and time.monotonic() - max(self.since, opened) < RENEW_S:
-                    if not connection.poll(self._pause_s(connection)):
-                        self.report()
-                        continue
-                    message = wire.receive(connection)
-                    self.met, self.since = True, time.monotonic()
-                    if message:
-                        self._take(message)
-        finally:
-            self.connection = None
+        renews = False
+        with suppress(*wire.FAILURES), wire.connect(address, secret) as connection:
+            opened = time.monotonic()
+            wire.send(connection, self._hello)
+            try:
+                with self.lock:
+                    self._sent.clear()
+                    self.connection = connection
+                renews = self._renews = self._listen(connection, opened)
+            finally:
+                self.leave()
+        self._renews = renews
         time.sleep(AGAIN_S)
+
+    def silence(self, closed_s: float, silent_s: float) -> str:
+        """Return the reason why the server is lost, or an empty text. It is not lost because this end opens another
+        connection."""
+        return super().silence(silent_s if self._renews else closed_s, silent_s)
+
+    def _listen(self, connection: Connection, opened: float) -> bool:
+        """Exchange messages until the connection ends, and return False. If the server is silent, return True."""
+        self.report()
+        while not self.ended.is_set():
+            if time.monotonic() - max(self.since, opened) > RENEW_S:
+                return True
+            if not connection.poll(self._pause_s(connection)):
+                self.report()
+                continue
+            message = wire.receive(connection)
+            if not self.met:
+                self.since, self.met = opened, True
+            if message:
+                self._take(message)
+            else:
+                self.since = self._sent.popleft()
+        return False
+
+    def _timed(self) -> Message:
+        self._sent.append(time.monotonic())
+        return self._state()

@@ -1,8 +1,8 @@
 """Authenticated messages over TCP, between the supervisors, ranks and keepers of one job.
 
 A message is one JSON object. Large data follow in pieces of `PIECE_BYTES`. Both ends prove by HMAC that they know the
-job's secret before the first message, so no other user of the network can read a state or give an order. Nothing is
-unpickled. The data are not encrypted, like those of the collectives.
+job's secret before the first message, so no other user of the network can connect. Nothing is unpickled. Who controls
+the network between two nodes can read and change what follows, like the data of the collectives.
 """
 
 from __future__ import annotations

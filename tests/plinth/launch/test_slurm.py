@@ -115,21 +115,28 @@ def test_in_a_bucket_each_node_keeps_its_log(tmp_path: Path, monkeypatch: pytest
 def test_with_spares_a_lost_node_ends_neither_the_job_nor_decides_its_status(
     tmp_path: Path, recorded: str, status: int, leaves: int
 ) -> None:
-    """Slurm keeps the allocation; the outcome that node 0 has recorded counts, not the status of srun."""
+    """Slurm keeps the allocation. The outcome that node 0 has recorded counts, not the status of srun, unless an
+    earlier job has recorded it: a job that cannot start would be requeued forever."""
     launch, run = Launch(kind="slurm", ranks=4, nodes=2, spares=1), tmp_path / "a run"
     run.mkdir()
-    if recorded:
-        (run / "result.json").write_text(JobResult(status=recorded, step=1, restarts=0, lost_steps=0, lost_s=0.0)
-                                         .model_dump_json(indent=1))  # fmt: skip
     text = sbatch_script(launch, 90.0, ["python"], run, tmp_path / "log")
     assert "#SBATCH --nodes=3\n" in text
     assert "#SBATCH --no-kill\n" in text
     assert "srun --nodes=3 --ntasks=3 " in text
     assert " --input=none --no-kill " in text
     assert "export PLINTH_NODES=3\n" in text
-    outcome = text[text.index("case ") : text.index("esac") + 4]
-    ended = subprocess.run(["bash", "-c", f"status={status}\n{outcome}\nexit $status"], check=False)
-    assert ended.returncode == leaves
+    before = next(line for line in text.splitlines() if line.startswith("before="))
+    after = text[text.index('[ "$(stat') : text.index("esac") + 4]
+    made = JobResult(status=recorded or "stopped", step=1, restarts=0, lost_steps=0, lost_s=0.0)
+    given = {"made": made.model_dump_json(indent=1), "result": str(run / "result.json")}
+    record = 'rm -f "$result"\necho "$made" > "$result"' if recorded else ":"
+    for _ in range(2):  # also after a job with the same outcome
+        words = f"{before}\n{record}\nstatus={status}\n{after}\nexit $status"
+        assert subprocess.run(["bash", "-c", words], env={**os.environ, **given}, check=False).returncode == leaves
+        (run / "result.json").touch()
+    Path(given["result"]).write_text(given["made"])
+    words = f"{before}\nstatus=9\n{after}\nexit $status"
+    assert subprocess.run(["bash", "-c", words], env={**os.environ, **given}, check=False).returncode == 9
     assert "--no-kill" not in sbatch_script(launch.model_copy(update={"spares": 0}), 90.0, ["python"], run, run)
 
 

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -41,6 +42,20 @@ def server() -> Iterator[Peers[RankState]]:
     made = Peers("secret", RankState(), everywhere=False)
     yield made
     made.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[Connection], None]], str]]:
+    """Listen, and return the address."""
+    servers: list[wire.MessageServer] = []
+
+    def serving(handle: Callable[[Connection], None]) -> str:
+        servers.append(wire.MessageServer("secret", handle, everywhere=False))
+        return f"127.0.0.1:{servers[-1].port}"
+
+    yield serving
+    for one in servers:
+        one.close()
 
 
 @pytest.fixture
@@ -133,3 +148,83 @@ def test_a_server_that_does_not_answer_is_connected_again(join: Any, monkeypatch
     assert not one.link.met
     one.close()
     silent.close()
+
+
+def test_a_forgotten_process_gets_no_more_answers(server: Peers[RankState]) -> None:
+    """A node that was silent for a while would otherwise never learn that a spare has its place."""
+    with wire.connect(f"127.0.0.1:{server.port}", "secret") as connection:
+        wire.send(connection, {"number": 1, "process": "it"})
+        wire.send(connection, RankState().model_dump())
+        assert wire.receive(connection) == {}
+        server.forget(1)
+        wire.send(connection, RankState().model_dump())
+        with pytest.raises(EOFError):
+            wire.receive(connection)
+
+
+def test_an_answer_counts_from_the_time_of_its_question_and_an_order_not_at_all(serve: Any) -> None:
+    """Whatever delays them: node 0 counts from a later time, so a node leaves before its place is given away."""
+    asked: list[float] = []
+    go, end = threading.Event(), threading.Event()
+
+    def handle(connection: Connection) -> None:
+        wire.receive(connection)
+        wire.receive(connection)
+        asked.append(time.monotonic())
+        wire.send(connection, {"order": 1})
+        go.wait()
+        wire.send(connection, {})
+        wire.send(connection, {"order": 2})
+        end.wait()
+
+    link, taken = PeerLink(1, dict, lambda message: taken.append((message["order"], link.since))), []
+    link.since -= 1000.0  # it has waited for node 0
+    thread = threading.Thread(target=link.hold, args=(serve(handle), "secret"))
+    thread.start()
+    until(lambda: taken)
+    assert link.silence(500.0, 500.0) == ""
+    go.set()
+    until(lambda: len(taken) == 2)
+    assert [order for order, _ in taken] == [1, 2]
+    assert all(since < asked[0] for _, since in taken)
+    link.ended.set()
+    end.set()
+    thread.join()
+
+
+def test_a_silent_connection_is_renewed_and_is_not_a_closed_one(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "RENEW_S", 0.0)
+    end = threading.Event()
+    link, address = PeerLink(1, dict, lambda message: None), serve(lambda connection: bool(end.wait()))
+    link.hold(address, "secret")
+    assert link.silence(0.0, 900.0) == ""
+    assert link.silence(0.0, 0.0) == "has no connection"
+    end.set()
+    link.hold(address, "another secret")
+    assert link.silence(0.0, 900.0) == "has no connection"
+
+
+def test_a_connection_is_not_closed_while_another_thread_sends(serve: Any) -> None:
+    """Its descriptor may be that of another connection then."""
+    sending, closed = threading.Event(), list[bool]()
+
+    def state() -> dict[str, object]:
+        if threading.current_thread() is reporter:
+            sending.set()
+            holder.join(1.0)
+            closed.append(not holder.is_alive())
+        return {}
+
+    def handle(connection: Connection) -> None:
+        wire.receive(connection)
+        sending.wait()
+
+    link = PeerLink(1, state, lambda message: None)
+    reporter = threading.Thread(target=link.report)
+    holder = threading.Thread(target=link.hold, args=(serve(handle), "secret"))
+    holder.start()
+    until(lambda: link.connection is not None)
+    reporter.start()
+    reporter.join()
+    holder.join()
+    assert closed == [False]

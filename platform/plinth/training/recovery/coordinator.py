@@ -116,7 +116,7 @@ class RecoveryCoordinator:
         elif lost or late:
             self._give_up(ranks)
         elif self._unattested and self._all("restored"):
-            self._attest()
+            self._attest(ranks)
         elif self._stage == "halting" and self._all("halted"):
             self._continue()
         elif self._stage == "joining" and self._all("running"):
@@ -216,11 +216,15 @@ class RecoveryCoordinator:
         known = [self._hub.known(rank) for rank in self._ranks]
         return all(one is not None and (one.state.phase, one.state.epoch) == (phase, self._epoch) for one in known)
 
-    def _attest(self) -> None:
-        """Have the state that all ranks have restored attested, and let them take steps."""
+    def _attest(self, ranks: list[Process]) -> None:
+        """Have the state that all ranks have restored attested, and let them take steps. A state that differs from the
+        copies is not attested: all ranks restart."""
         leading = self._hub.known(0)
         assert leading is not None
         step, restored = leading.state.step, leading.state.restored
+        if restored not in ("", self._copies):
+            self._give_up(ranks)
+            return
         self._job.attest(step, self._copies if restored else "", restored)  # else a copy was damaged
         self._unattested = False
         self._hub.tell({"do": "attested", "epoch": self._epoch}, also=True)
@@ -228,7 +232,7 @@ class RecoveryCoordinator:
     def _give_up(self, ranks: list[Process]) -> None:
         """Leave the loss to the supervisor: end the ranks that wait for an order."""
         self._given_up = True
-        if self._stage != "running":
+        if self._stage != "running" or self._unattested:
             for process in ranks:
                 if process.poll() is None:
                     process.send_signal(9)

@@ -8,7 +8,8 @@ supervisor (node 0) ──► leader ◄── TCP ──► follower (every oth
     result        the end of a job; the run's lock; its allowance of rank-seconds; costs of failures: steps, seconds,
                   time to resume
     rank_watch    waits for the ranks of one attempt; ends hanging ranks and siblings of failed ranks; hang analysis
-    node_roles    node 0, which gives orders, and the other nodes, which execute orders; host checks
+    leader        node 0: gives orders to the other nodes, reads their reports, checks the hosts
+    follower      any other node: executes the orders
     nodes         records that nodes exchange: orders and reports; start of a node's processes
     rendezvous    record by which the other nodes find node 0
     host_checks   disk, memory, clock and GPUs of a node; exclusion of nodes

@@ -4,7 +4,7 @@ Node 0 gives orders; the others execute them, and report. They are connected ove
 the record of `rendezvous`. A node without a connection to node 0 ends its ranks before node 0 counts it as lost.
 The scheduler sets PLINTH_NODE and PLINTH_NODES, and PLINTH_ADDRESS, the address of node 0.
 
-Does not belong here: the roles of node 0 and of the other nodes (node_roles).
+Does not belong here: the roles of node 0 (leader) and of the other nodes (follower).
 """
 
 from __future__ import annotations

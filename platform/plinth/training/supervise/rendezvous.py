@@ -6,16 +6,18 @@ one job of the run. A record of an earlier job is harmless, because no process a
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from contextlib import suppress
 from typing import Protocol
 
-from pydantic import ValidationError
-
+from plinth import fingerprint
 from plinth.errors import PlinthError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
+from plinth.storage.seal import load
+from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
 from plinth.training.shared_run.head import SESSION, SharedRun, is_active
 
@@ -24,9 +26,8 @@ EVERY_S = 1.0
 
 
 class RendezvousRecord(Frozen):
-    """Address (`host:port`) and secret of a job's node 0. `session` is different for each job of the run."""
+    """Address (`host:port`) and secret of a job's node 0."""
 
-    session: str
     address: str
     secret: str
 
@@ -48,21 +49,29 @@ class Rendezvous(Protocol):
 
 
 class FileRendezvous:
-    """Record in a file of the run's directory, which all nodes read. Node 0 holds the run's lock."""
+    """Record in a file of the run's directory, which all nodes read. Node 0 holds the run's lock. The record is sealed,
+    so no other writer of the workspace can give orders to the nodes."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self._path = run.rendezvous
+        self._path, self._run = run.rendezvous, run.root.name
+        self._seal = load(Workspace(run.workspace).trust_folder)
 
     def publish(self, record: RendezvousRecord) -> None:
         """Replace the file."""
-        write_bytes(self._path, record.model_dump_json().encode(), mode=0o600)
+        content = {"record": record.model_dump(), "seal": self._seal.of(*self._sealed(record))}
+        write_bytes(self._path, fingerprint.canonical(content), mode=0o600)
 
     def read(self) -> RendezvousRecord | None:
         """Return the record in the file, or None. The file is opened for each read, as NFS requires."""
         try:
-            return RendezvousRecord.model_validate_json(self._path.read_bytes())
-        except (OSError, ValidationError):
+            content = json.loads(self._path.read_bytes())
+            record = RendezvousRecord.model_validate(content["record"])
+            return record if self._seal.holds(content["seal"], *self._sealed(record)) else None
+        except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    def _sealed(self, record: RendezvousRecord) -> tuple[str, str, str]:
+        return "rendezvous", self._run, fingerprint.digest(record.model_dump())
 
 
 class BucketRendezvous:
@@ -96,7 +105,7 @@ class BucketRendezvous:
             return None
         head = found.head
         secret = self._shared.hidden(head.secret, head.session)
-        return RendezvousRecord(session=head.session, address=head.address, secret=secret)
+        return RendezvousRecord(address=head.address, secret=secret)
 
 
 def rendezvous_of(run: RunDirectory) -> Rendezvous:

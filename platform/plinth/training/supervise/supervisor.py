@@ -47,8 +47,9 @@ from plinth.training.shared_run.shipping import Shipper, claim, fetch_config, is
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
+from plinth.training.supervise.follower import follow
 from plinth.training.supervise.host_checks import exclude, judged, replaces
-from plinth.training.supervise.node_roles import Leader, checked_hosts, follow
+from plinth.training.supervise.leader import Leader, checked_hosts
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, ranks_of, start_rank
 from plinth.training.supervise.rank_watch import (
     EXIT_PARTNER_LOST,
@@ -506,6 +507,16 @@ def _hold(run: RunDirectory, place: NodePlace) -> int:
         ) from error
 
 
+def _trainer_lock(config: RunConfig, place: NodePlace) -> tuple[int, ...]:
+    """Take the lock that an external trainer's ranks on this node inherit. Plinth's own ranks end with their supervisor
+    and need none.
+
+    Raises:
+        LaunchError: a rank of an earlier job is alive. It may still write.
+    """
+    return (hold(config.directory.node_lock(place.node)),) if config.trainer is not None else ()
+
+
 def _keep_log(run: RunDirectory) -> None:
     """Write the log on this machine if the launcher does not, because it does not know the folder."""
     with append_to(run.log) as stream:
@@ -525,7 +536,7 @@ def main() -> int:
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
     if place.node > 0 and not is_shared(config.directory):
-        return follow(config, path, place)
+        return follow(config, path, place, _trainer_lock(config, place))
     lock = _hold(config.directory, place)
     if place.node > 0:
         return follow(config, path, place)

@@ -251,6 +251,21 @@ def test_silence_of_a_rank_whose_node_has_no_connection_says_nothing_yet(job: Ca
     assert one.coordinator._given_up
 
 
+@pytest.mark.parametrize("why", ["another state", "silence"])
+def test_ranks_that_wait_for_an_attestation_are_ended_if_there_will_be_none(job: Callable[..., Job], why: str) -> None:
+    """A state that differs from the copies is not signed: verifiers would refuse all attestations of the run."""
+    one = job(closed_s=0.05)
+    one.put(CopyName(rank=0, step=4), CopyName(rank=1, step=4))
+    one.link = one.coordinator.begin()
+    for number, rank in enumerate(one.ranks):
+        rank.connect(one.link, number).say("restored", 0, step=4, restored="another")
+    if why == "silence":
+        one.ranks[1].close()
+    one.until(lambda: one.coordinator._given_up)
+    assert one.attested == []
+    assert [rank.signals for rank in one.ranks] == [[9], [9]]
+
+
 @pytest.mark.parametrize("why", ["named", "device", "starting", "slow"])
 def test_what_is_left_to_the_supervisor(job: Callable[..., Job], why: str) -> None:
     one = job(limit_s=0.05 if why == "slow" else 300.0)

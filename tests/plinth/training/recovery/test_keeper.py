@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -121,6 +122,22 @@ def test_without_the_secret_nothing_is_read_or_stored(keeper: tuple[str, Keeper]
         wire.connect(address, "guess")
     assert listed([address], "guess") == {}
     assert stored(made) == []
+
+
+def test_keepers_are_asked_at_once() -> None:
+    """Their number grows with the nodes, and a recovery waits for them."""
+    together = threading.Barrier(3)
+
+    def handle(connection: Connection) -> None:
+        wire.receive(connection)
+        number = together.wait()
+        wire.send(connection, {"copies": [{"name": {"rank": number, "step": 2}, "sha256": f"{number}"}]})
+
+    servers = [wire.MessageServer("secret", handle, everywhere=False) for _ in range(3)]
+    found = listed([f"127.0.0.1:{one.port}" for one in servers], "secret")
+    assert found == {CopyName(rank=rank, step=2): f"{rank}" for rank in range(3)}
+    for one in servers:
+        one.close()
 
 
 def test_common_steps() -> None:

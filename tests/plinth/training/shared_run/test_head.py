@@ -123,7 +123,7 @@ def test_an_old_head_that_is_put_back_is_refused_where_a_newer_one_was_seen(mach
 def test_the_secret_of_a_job_is_not_in_the_bucket(machine: On, bucket: Bucket) -> None:
     run = shared(machine("a"), A)
     run.claim()
-    record = RendezvousRecord(session=A, address="10.0.0.1:77", secret="0f" * 32)
+    record = RendezvousRecord(address="10.0.0.1:77", secret="0f" * 32)
     BucketRendezvous(run).publish(record)
     assert record.secret.encode() not in bucket.get(run.objects.where(HEAD).removeprefix(f"s3://{bucket.name}/"))
     assert BucketRendezvous(shared(machine("b"))).read() == record

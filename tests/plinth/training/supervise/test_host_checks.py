@@ -22,7 +22,7 @@ from plinth.launch.parameters import HostChecks, Kubernetes, Launch, Ray, Slurm,
 from plinth.processes import free_port
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.supervise import host_checks, node_roles, peer_checks
+from plinth.training.supervise import host_checks, leader, peer_checks
 from plinth.training.supervise.host_checks import HostCheck, HostReport, judged, with_clocks
 from plinth.training.supervise.nodes import CheckProcess
 from plinth.training.telemetry.timeline import Timeline, timeline
@@ -240,7 +240,7 @@ def test_a_clock_that_is_set_back_shows_in_the_exchange(monkeypatch: pytest.Monk
 
 
 def test_a_node_that_hangs_has_failed_and_one_that_never_began_is_not_known() -> None:
-    found = [node_roles.completed(node, one) for node, one in enumerate([None, report(1), report(2, disk="pass")])]
+    found = [leader.completed(node, one) for node, one in enumerate([None, report(1), report(2, disk="pass")])]
     assert [one.checks[0].outcome for one in found] == ["undetermined", "fail", "pass"]
     assert judged(found)[0] == [found[1]]
 

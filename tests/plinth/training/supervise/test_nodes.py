@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -19,14 +20,18 @@ import pytest
 from plinth import processes
 from plinth.errors import LaunchError
 from plinth.launch.parameters import HostChecks, Launch, Supervision
+from plinth.storage import atomic, seal
+from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training import wire
 from plinth.training.attempts import HostFacts, this_host
 from plinth.training.config import RunConfig
+from plinth.training.parameters.trainer import ExternalTrainer
 from plinth.training.peers import PeerLink
 from plinth.training.recovery.orders import JoinOrder, RecoveryLink
 from plinth.training.supervise import result as locks
-from plinth.training.supervise.node_roles import Follower, Leader, RemoteProcess
+from plinth.training.supervise.follower import Follower
+from plinth.training.supervise.leader import Leader, RemoteProcess
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, NodeReport, rank_environment, ranks_of
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST
 from plinth.training.supervise.rendezvous import FileRendezvous, RendezvousRecord
@@ -156,6 +161,36 @@ def test_only_this_user_can_read_the_secret(pair: RunConfig, monkeypatch: pytest
     assert "PLINTH_RECOVERY" not in processes.environment(*processes.JOB)
 
 
+def test_a_node_obeys_nobody_who_only_writes_the_workspace(pair: RunConfig) -> None:
+    """The record by which it finds node 0 is sealed."""
+    seal.make(Workspace(pair.workspace).trust_folder)
+    path, place = pair.directory.rendezvous, FileRendezvous(pair.directory)
+    record = RendezvousRecord(address="n0:1", secret="s")
+    place.publish(record)
+    assert place.read() == record
+    genuine = json.loads(path.read_text())
+    elsewhere = {**genuine["record"], "address": "n9:1"}
+    for forged in ({**genuine, "record": elsewhere}, {"record": elsewhere}, {**genuine, "seal": None}, [], elsewhere):
+        path.write_text(json.dumps(forged))
+        assert place.read() is None
+
+
+def test_a_trainers_rank_that_outlives_its_supervisor_keeps_the_next_one_off(pair: RunConfig) -> None:
+    """An external trainer may survive; on the other nodes too, no second process of a rank starts beside it."""
+    command = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
+    config = pair.model_copy(update={"trainer": ExternalTrainer(command=command)})
+    path = config.directory.node_lock(1)
+    lock = locks.hold(path)
+    made = Follower(config, config.directory.config, NodePlace(node=1, nodes=2, **PATIENT), (lock,))
+    made._link.ended.set()
+    rank = made.start(NodeOrder(port=1), 2)
+    os.close(lock)
+    assert atomic.held(path)
+    rank.send_signal(signal.SIGKILL)
+    rank.wait()
+    assert not atomic.held(path)
+
+
 @pytest.mark.parametrize("status", [0, 5])
 def test_a_node_fetches_its_share_before_its_ranks_start(pair: RunConfig, status: int) -> None:
     """Its status of the fetch is not mistaken for a rank's end, nor the order to fetch for one of a later attempt."""
@@ -217,7 +252,7 @@ def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
     that is no record."""
     pair = pair.model_copy(update={"supervision": Supervision(hang_s=0.5)})
     other = wire.MessageServer("another secret", lambda connection: None, everywhere=False)
-    gone = RendezvousRecord(session="gone", address=f"127.0.0.1:{other.port}", secret="gone")
+    gone = RendezvousRecord(address=f"127.0.0.1:{other.port}", secret="gone")
     FileRendezvous(pair.directory).publish(gone)
     assert FileRendezvous(pair.directory).read() == gone
     for _ in range(2):
