@@ -17,11 +17,14 @@ from plinth.errors import LineageError, PlinthError, RequestError
 from plinth.operation import spending
 from plinth.operation.admission import expected_cost_of_run
 from plinth.operation.settlement import held_s
+from plinth.storage.atomic import locked
 from plinth.storage.state import Refs
 from plinth.training import attempts, contract
 from plinth.training.config import RunConfig
 from plinth.training.contract import BucketShare, LaunchContract, RunBudget, SignedContract
+from plinth.training.directory import RunDirectory
 from plinth.training.predicted_curve import CurveOutcome, PredictedCurve, outcomes
+from plinth.training.shared_run.shipping import give, refresh
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust import dsse
 from plinth.trust.dsse import OWNER, TRAINER
@@ -90,7 +93,7 @@ def draft(
 
 
 def sign(ctx: Context, drafted: LaunchContract, owner: str | None = None) -> LaunchContract:
-    """Sign a draft with this machine's key of the role `owner`, and write it to the run's folder.
+    """Sign a draft with this machine's key of the role `owner`, and write it to the run's folder and its bucket.
 
     Raises:
         SignatureError: this machine has no such key.
@@ -98,10 +101,14 @@ def sign(ctx: Context, drafted: LaunchContract, owner: str | None = None) -> Lau
     """
     signer = Trust.of(ctx.workspace).signer(OWNER, owner)
     made = drafted.model_copy(update={"owner": signer.owner, "at": dsse.now()})
-    path = ctx.workspace.runs / made.run / "contracts" / f"{made.number:04d}.json"
-    if path.exists():
-        raise LineageError(f"contract {made.number} of run {made.run} exists", found=path, remedy="draft it again")
-    dsse.write(path, contract.statement(made), signer)
+    run = RunDirectory(ctx.workspace.runs / made.run)
+    path = run.contracts / f"{made.number:04d}.json"
+    with locked(run.root / "contracts.lock"):
+        refresh(run)  # another machine may have signed
+        if path.exists():
+            raise LineageError(f"contract {made.number} of run {made.run} exists", found=path, remedy="draft it again")
+        dsse.write(path, contract.statement(made), signer)
+        give(run, f"contracts/{path.name}")
     return made
 
 

@@ -7,13 +7,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from plinth.errors import IntegrityError, LaunchError
+from plinth.compute.context import Context
+from plinth.errors import IntegrityError, LaunchError, LineageError
+from plinth.operation import contracts
 from plinth.storage import atomic
+from plinth.storage.workspace import Workspace
+from plinth.training import contract
+from plinth.training.contract import LaunchContract, RunBudget
 from plinth.training.directory import RunDirectory
+from plinth.training.predicted_curve import CurvePoint, PredictedCurve
 from plinth.training.shared_run import files, shipping
 from plinth.training.shared_run.head import SharedRun
 from plinth.training.shared_run.shipping import Shipper, give, newest_log, refresh, require_free
 from plinth.training.telemetry.timeline import Timeline, timeline
+from plinth.trust.dsse import now
 from tests.s3_server import Bucket
 
 pytestmark = pytest.mark.slow
@@ -157,6 +164,22 @@ def test_a_job_takes_orders_of_workers_only(machine: On, bucket: Bucket) -> None
     with pytest.raises(IntegrityError, match="was not written by a worker"):
         refresh(machine("b"))
     assert not machine("b").config.exists()
+
+
+def test_a_contract_is_known_to_every_machine_once_it_is_signed(machine: On) -> None:
+    """No job is submitted yet; of two machines that sign the same number, one does."""
+    signer, other = machine("a"), machine("b")
+    point = CurvePoint(tokens=8, value=3.0, low=2.0, high=4.0)
+    drafted = LaunchContract(
+        run=signer.root.name, key="k", number=1, settings={}, mixture={}, budget=RunBudget(rank_hours=1, reason="stated"),
+        curve=PredictedCurve(params=1, tokens=8, level=0.95, method="by hand", points=(point,)), owner="-", at=now(),
+    )  # fmt: skip
+    contracts.sign(Context(Workspace(signer.workspace)), drafted)
+    refresh(other)
+    assert contract.known(other) == contract.known(signer) != []
+    (other.contracts / "0001.json").unlink()
+    with pytest.raises(LineageError, match="contract 1 of run tiny-000000000000 exists"):
+        contracts.sign(Context(Workspace(other.workspace)), drafted)
 
 
 def test_a_run_that_is_active_elsewhere_is_not_submitted_again(machine: On) -> None:
