@@ -186,6 +186,5 @@ def _mixture(ctx: Context, config: RunConfig) -> dict[str, BucketShare]:
         ) from error  # fmt: skip
     total = max(1, int(stats["sequences"]))
     return {
-        name: BucketShare(share=one["needed"] / total, epochs=one["epochs"])
-        for name, one in stats["buckets"].items()
+        name: BucketShare(share=one["needed"] / total, epochs=one["epochs"]) for name, one in stats["buckets"].items()
     }

@@ -171,8 +171,9 @@ def test_a_contract_is_known_to_every_machine_once_it_is_signed(machine: On) -> 
     signer, other = machine("a"), machine("b")
     point = CurvePoint(tokens=8, value=3.0, low=2.0, high=4.0)
     drafted = LaunchContract(
-        run=signer.root.name, key="k", number=1, settings={}, mixture={}, budget=RunBudget(rank_hours=1, reason="stated"),
-        curve=PredictedCurve(params=1, tokens=8, level=0.95, method="by hand", points=(point,)), owner="-", at=now(),
+        run=signer.root.name, key="k", number=1, settings={}, mixture={}, owner="-", at=now(),
+        budget=RunBudget(rank_hours=1, reason="stated"),
+        curve=PredictedCurve(params=1, tokens=8, level=0.95, method="by hand", points=(point,)),
     )  # fmt: skip
     contracts.sign(Context(Workspace(signer.workspace)), drafted)
     refresh(other)
