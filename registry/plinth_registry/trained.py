@@ -27,6 +27,7 @@ from plinth.errors import CheckpointError, LineageError, PlinthError
 from plinth.model.hugging_face import CONFIG, INDEX
 from plinth.provenance.statements import Chain, attempts_of
 from plinth.records import Manifest
+from plinth.text import counted
 from plinth.training import attempts, contract
 from plinth.training.attempts import BUNDLE, AttemptRecord, ContinuedState
 from plinth.training.checkpoint import checkpoint as checkpoints
@@ -182,7 +183,7 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
     return CodeFacts(
         commits=tuple(sorted({host.commit for one in attempts for host in one.hosts if host.commit})),
         unclean=tuple(dict.fromkeys(said for one in attempts for said in _unclean(one))),
-        changes=tuple(_changes(attempts)),
+        changes=(*_changes(attempts), *_unknown_code(attempts)),
     )
 
 
@@ -227,6 +228,14 @@ def _changes(attempts: tuple[AttemptRecord, ...]) -> Iterator[CodeChange]:
         else:
             increase = made.high if made.verdict == "no worse" else 0.0
             yield CodeChange(text=f"{said}: {made.in_words}", increase=increase)
+
+
+def _unknown_code(attempts: tuple[AttemptRecord, ...]) -> Iterator[CodeChange]:
+    """Yield each attempt that trained on machines whose code is unknown, as a change that was not compared."""
+    for one in attempts:
+        if one.silent_nodes and not one.audit:
+            said = f"attempt {one.number}: the code of {counted(one.silent_nodes, 'machine')} is unknown"
+            yield CodeChange(text=said, increase=None)
 
 
 def _continued(one: ContinuedState, since: int | None) -> str:

@@ -113,7 +113,7 @@ class PromisedLine(Line):
     def sign(self, role: str = OWNER) -> None:
         made = LaunchContract(
             run=self.run.id, key=self.run.key, number=1, settings=contract.settings(self.config()),
-            mixture={"web": BucketShare(share=1.0, epochs=1.0)}, curve=self.curve, owner="ada", at=dsse.now(),
+            mixture={"web": BucketShare(share=1.0, epochs=1.0)}, curve=self.curve, owner=OWNER, at=dsse.now(),
             budget=RunBudget(rank_hours=10, reason="stated by the owner"),
         )  # fmt: skip
         signer = Trust.of(self.ctx.workspace).signer(role)
@@ -142,12 +142,12 @@ def gathered(ctx: Context, line: Line) -> evidence.Evidence:
 def test_a_candidate_shows_its_contract_from_registration_to_verification(ctx: Context, promised: PromisedLine) -> None:
     found = gathered(ctx, promised)
     assert found.contract == ContractFacts(
-        owner="ada", number=1, rank_hours=10, level=0.95, segments=2, final=PromisedLoss(loss=3.1, low=2.8, high=3.2)
+        owner=OWNER, number=1, rank_hours=10, level=0.95, segments=2, final=PromisedLoss(loss=3.1, low=2.8, high=3.2)
     )
     assert found.lineage is not None
-    assert found.lineage.detail.endswith("launch contract of ada")
+    assert found.lineage.detail.endswith("launch contract of owner")
     proved = verify_model(ctx, str(sign_candidate(ctx, promised).directory))
-    assert proved.contract == "number 1, signed by ada before the run started"
+    assert proved.contract == "number 1, signed by owner before the run started"
     provenance = promised.provenance()
     (stated,) = provenance["training"]["contracts"]
     products = slsa_statement(provenance, {})["predicate"]["runDetails"]["byproducts"]
@@ -205,7 +205,7 @@ def test_a_contract_without_a_curve_promises_no_loss(
 ) -> None:
     monkeypatch.setattr(PromisedLine, "curve", None)
     known = gathered(ctx, PromisedLine(ctx, promised.recipe, seed=3)).contract
-    assert known == ContractFacts(owner="ada", number=1, rank_hours=10)
+    assert known == ContractFacts(owner=OWNER, number=1, rank_hours=10)
 
 
 def test_the_committed_bundle_has_the_contract(promised: PromisedLine) -> None:

@@ -135,8 +135,12 @@ def _stop(settings: Settings, config: RunConfig, start: int | None, max_increase
 
 def _require_checkpoint(config: RunConfig) -> None:
     from plinth.training.checkpoint.checkpoint import committed
+    from plinth.training.stopping import last_step
 
-    if not committed(config.directory):
+    commits, last = committed(config.directory), last_step(config)
+    if last in commits:
+        raise RequestError(f"run {config.run_id} has taken its last step, {last:,}", expected="steps for the new code")
+    if not commits:
         raise RequestError(
             f"run {config.run_id} has no checkpoint from which steps can be repeated",
             expected="one committed checkpoint; the stop commits another one",

@@ -17,13 +17,14 @@ from plinth.errors import LineageError, PlinthError, RequestError
 from plinth.operation import spending
 from plinth.operation.admission import expected_cost_of_run
 from plinth.operation.settlement import held_s
+from plinth.storage.atomic import locked
 from plinth.storage.state import Refs
 from plinth.training import attempts, contract
 from plinth.training.config import RunConfig
 from plinth.training.contract import BucketShare, LaunchContract, RunBudget, SignedContract
 from plinth.training.directory import RunDirectory
 from plinth.training.predicted_curve import CurveOutcome, PredictedCurve, outcomes
-from plinth.training.shared_run.shipping import give
+from plinth.training.shared_run.shipping import give, refresh
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust import dsse
 from plinth.trust.dsse import OWNER, TRAINER
@@ -92,7 +93,7 @@ def draft(
 
 
 def sign(ctx: Context, drafted: LaunchContract, owner: str | None = None) -> LaunchContract:
-    """Sign a draft with this machine's key of the role `owner`, and write it to the run's folder.
+    """Sign a draft with this machine's key of the role `owner`, and write it to the run's folder and its bucket.
 
     Raises:
         SignatureError: this machine has no such key.
@@ -100,11 +101,14 @@ def sign(ctx: Context, drafted: LaunchContract, owner: str | None = None) -> Lau
     """
     signer = Trust.of(ctx.workspace).signer(OWNER, owner)
     made = drafted.model_copy(update={"owner": signer.owner, "at": dsse.now()})
-    path = ctx.workspace.runs / made.run / "contracts" / f"{made.number:04d}.json"
-    if path.exists():
-        raise LineageError(f"contract {made.number} of run {made.run} exists", found=path, remedy="draft it again")
-    dsse.write(path, contract.statement(made), signer)
-    give(RunDirectory(path.parent.parent), f"{path.parent.name}/{path.name}")
+    run = RunDirectory(ctx.workspace.runs / made.run)
+    path = run.contracts / f"{made.number:04d}.json"
+    with locked(run.root / "contracts.lock"):
+        refresh(run)  # another machine may have signed
+        if path.exists():
+            raise LineageError(f"contract {made.number} of run {made.run} exists", found=path, remedy="draft it again")
+        dsse.write(path, contract.statement(made), signer)
+        give(run, f"contracts/{path.name}")
     return made
 
 
@@ -182,6 +186,5 @@ def _mixture(ctx: Context, config: RunConfig) -> dict[str, BucketShare]:
         ) from error  # fmt: skip
     total = max(1, int(stats["sequences"]))
     return {
-        name: BucketShare(share=one["needed"] / total, epochs=one["epochs"])
-        for name, one in stats["buckets"].items()
+        name: BucketShare(share=one["needed"] / total, epochs=one["epochs"]) for name, one in stats["buckets"].items()
     }

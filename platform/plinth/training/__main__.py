@@ -71,10 +71,8 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
     gc.enable()
     if audit:
         from plinth.training.forensics.audit import replay
-        from plinth.training.upgrade.record import requested
 
-        asked = requested(config.directory)
-        replay(config, rank, start if asked is None else asked.from_step)
+        replay(config, rank, start)
         finished = True
     elif agent is not None:
         from plinth.training.recovery import survival

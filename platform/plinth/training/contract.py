@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import Field, ValidationError, model_validator
 
 from plinth import fingerprint
-from plinth.errors import LineageError, MissingError, PlinthError
+from plinth.errors import LineageError, MissingError, PlinthError, SignatureError
 from plinth.records import Frozen
 from plinth.text import counted
 from plinth.training.config import RunConfig
@@ -149,7 +149,7 @@ def opened(
 
     Raises:
         LineageError: a contract is missing, out of order, about another run, or has another curve.
-        SignatureError: the owner did not sign a contract, or the owner's key was revoked.
+        SignatureError: the named owner did not sign a contract, or the owner's key was revoked.
     """
     digests, at, found = [fingerprint.digest(one) for one in envelopes], now, list[SignedContract]()
     first = {one.sha256: one.at for one in reversed(attempts) if one.sha256}
@@ -157,7 +157,12 @@ def opened(
         at = first.get(digests[number - 1], at)
         where = f"contract {number} of {run}"
         content = dsse.opened(envelopes[number - 1], authority, PREDICATE, where, at=at)
-        found.insert(0, SignedContract(_record(content, where), digests[number - 1]))
+        record, owners = _record(content, where), dsse.signed_by(envelopes[number - 1], authority, where)
+        if record.owner not in owners:
+            raise SignatureError(
+                f"{where} names another owner than its signer", found=record.owner, expected=", ".join(owners)
+            )
+        found.insert(0, SignedContract(record, digests[number - 1]))
     for at_index, one in enumerate(found):
         own, before = one.contract, found[at_index - 1] if at_index else None
         stated, expected = (own.run, own.number, own.previous), (run, at_index + 1, before.sha256 if before else "")

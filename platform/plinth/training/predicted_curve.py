@@ -23,6 +23,7 @@ from plinth.errors import RequestError
 from plinth.model.architectures import parameters
 from plinth.records import Frozen
 from plinth.training.config import RunConfig
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.telemetry.timeline import Event, TimelineReader
 
 #: Event of a run whose loss is outside the band.
@@ -114,10 +115,13 @@ class CurveOutcome(Frozen):
         return f"{one.tokens:,} tokens: loss {self.loss:.4f}, {side} {one.low:.4f} to {one.high:.4f}"
 
 
-def shape_of(optimizer: Frozen) -> dict[str, Any]:
-    """Return the settings of a learning rate schedule that shape the loss curve, as plain data."""
+def shape_of(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the settings of a learning rate schedule that shape the loss curve, as plain data. The peak differs
+    between sizes, so first and last rate are relative to it."""
     dump = optimizer.model_dump(mode="json")
-    return {name: dump.get(name) for name in SHAPE}
+    return {name: dump.get(name) for name in SHAPE} | {
+        f"{name}/lr": round(getattr(optimizer, name) / optimizer.lr, 3) for name in ("start_lr", "min_lr")
+    }
 
 
 def read(path: Path) -> PredictedCurve:

@@ -1,8 +1,8 @@
 """Experiment file and the runs that it defines: one recipe for each arm, size and seed.
 
 Overlays are applied to the recipe in this order: `common`, the size, the arm. Then the experiment sets keys that no
-overlay can change: the test text, the seeds, the name of the run. If a key determines the score, it must be the same in
-all arms.
+overlay can change: the test text, the seeds, the name of the run, and that no launch contract is required. If a key
+determines the score, it must be the same in all arms.
 """
 
 from __future__ import annotations
@@ -424,7 +424,7 @@ def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
         "name": f"{experiment.name}-{arm}",
         "corpus": {"protected": {"sets": sets}},
         "mixture": {"seed": seed},
-        "training": {"seed": seed},
+        "training": {"seed": seed, "contract": "optional"},  # a contract is for the run that they prepare
     }
     return at_one_place(data, mark)
 

@@ -6,7 +6,7 @@ import pytest
 
 from plinth.errors import BudgetError, RecipeError
 from plinth_jobs.recipes import FOLDER
-from plinth_lab.experiments import arms
+from plinth_lab.experiments import arms, run
 
 FILE = """
 name: words
@@ -63,6 +63,12 @@ def test_overlays_lie_over_the_recipe_in_order(tmp_path: Path) -> None:
     assert prose.name == "words-more-prose"
 
 
+def test_no_run_needs_a_contract_of_its_own(tmp_path: Path) -> None:
+    """A ladder predicts the curve of a contract, so it runs before one can be signed."""
+    _, runs = load(tmp_path, "common:", "common:\n  training: {contract: required}")
+    assert {one.recipe.training.contract for one in runs} == {"optional"}
+
+
 def test_cost_is_known_before_anything_runs(tmp_path: Path) -> None:
     _, runs = load(tmp_path)
     small, wide = runs[0], runs[3]
@@ -110,7 +116,9 @@ def test_more_than_the_budget_is_refused_before_it_starts(tmp_path: Path, budget
 
 
 def test_packaged_experiments_are_sound() -> None:
-    for path in (FOLDER.parent / "experiments").glob("*.yaml"):
+    packaged = list(run.FOLDER.glob("*.yaml"))
+    assert packaged
+    for path in packaged:
         experiment, runs = arms.load(path, FOLDER)
         assert experiment.name == path.stem
         assert len(runs) == len(experiment.arms) * len(experiment.sizes) * len(experiment.seeds)

@@ -69,7 +69,7 @@ def plan_in_words(key: str, share: float, steps: int) -> str:
 class ReplayRecord(Frozen):
     """Replays of sampled steps up to a checkpoint. The commit record of the checkpoint signs it."""
 
-    steps: int = Field(0, ge=0, description="Number of steps that could be sampled.")
+    steps: int = Field(0, ge=0, description="Number of steps taken with sampling on.")
     samples: int = Field(0, ge=0, description="Number of sampled steps whose replay was equal.")
     mismatches: int = Field(0, ge=0, description="Number of replays that differed; the run was rolled back each time.")
     last: int = Field(0, ge=0, description="Last sampled step whose replay was equal.")
@@ -93,9 +93,10 @@ class ReplayRecord(Frozen):
     def bound(self, steps: int) -> float:
         """Return the upper limit of the share of corrupt steps in a run of `steps` steps, exact at 95%.
 
-        Mismatches count, although they were undone. Steps that could not be sampled count as corrupt.
+        Mismatches count, although they were undone. Steps that could not be sampled, such as the first, count as
+        corrupt.
         """
-        replayed, covered = self.samples + self.mismatches, min(self.steps, steps)
+        replayed, covered = self.samples + self.mismatches, min(self.steps, steps - 1)
         if not replayed or not steps:
             return 1.0
         return 1 - covered / steps * (1 - upper_share(self.mismatches, replayed, level=LEVEL))

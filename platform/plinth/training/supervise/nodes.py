@@ -105,7 +105,7 @@ class NodeOrder(Frozen):
     seats: tuple[int, ...] = ()  # the node of each seat; the others are spares
     attempt: int = 0
     audit: bool = False
-    resume: int = 0  # step of the verified checkpoint that an external trainer loads
+    resume: int = 0  # step of the verified checkpoint that an external trainer loads; of an audit: its start
     address: str = ""
     port: int = 0
     signals: tuple[int, ...] = ()
@@ -155,7 +155,9 @@ def start_rank(
         }
         return _interpreter(list(config.trainer.command), own, locks)
     command = processes.python("plinth.training", str(config_path), "--attempt", str(order.attempt))
-    return _STARTER[-1](command + ["--audit"] * order.audit, rank_environment(config, order, rank), locks)
+    command += ["--audit"] * order.audit
+    command += ["--start", str(order.resume)] if order.audit and order.resume else []
+    return _STARTER[-1](command, rank_environment(config, order, rank), locks)
 
 
 def rank_environment(config: RunConfig, order: NodeOrder, rank: int) -> dict[str, str]:

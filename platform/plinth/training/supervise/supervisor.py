@@ -89,7 +89,7 @@ class Supervisor:
     moves: tuple[str, ...] = ()  # lost nodes since the last attestation of a state
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
     upgrade: CodeComparison | None = None  # to sign with the next attempt
-    resume: int = 0  # step of the checkpoint that an external trainer loads
+    resume: int = 0  # step of the checkpoint that an external trainer loads; of an audit: its start, 0 for the default
     shipper: Shipper | None = None  # of a run in a shared workspace
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class Supervisor:
         if request is None or not is_new_code(self.run):
             self.run.upgrade.unlink(missing_ok=True)
             return None
-        ended, reason = self._until_done(audit=True)
+        ended, reason = self._until_done(audit=True, start=request.from_step)
         if ended != "finished":
             return self._result(ended, reason)
         found = compared(self.config, request)
@@ -189,9 +189,9 @@ class Supervisor:
         last = last_step(self.config)
         return bool(json.loads(self.run.evidence.read_bytes()).get("to_step", last) == last)
 
-    def _until_done(self, audit: bool) -> tuple[Ending, str]:
+    def _until_done(self, audit: bool, start: int = 0) -> tuple[Ending, str]:
         while True:
-            code, reason = (EXIT_PREEMPTED, "") if self.asked_to_stop else self._attempt(audit)
+            code, reason = (EXIT_PREEMPTED, "") if self.asked_to_stop else self._attempt(audit, start)
             if code == 0:
                 return "finished", ""
             asked = self.overspent or f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
@@ -213,11 +213,11 @@ class Supervisor:
             if not self._back_off():
                 return "stopped", self.overspent or "a signal arrived between two attempts"
 
-    def _attempt(self, audit: bool) -> tuple[int, str]:
+    def _attempt(self, audit: bool, start: int) -> tuple[int, str]:
         """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
         text."""
-        self.resume = 0 if audit else self._verified_step()
-        if self.resume and self.resume == last_step(self.config):  # the trainer was killed after its last commit
+        self.resume = start if audit else self._verified_step()
+        if not audit and self.resume == last_step(self.config):  # the trainer was killed after its last commit
             return 0, ""
         if self.shipper is not None and self.place.nodes > 1:
             patiently(self.shipper.flush)  # other machines read the timeline

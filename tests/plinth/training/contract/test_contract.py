@@ -42,16 +42,17 @@ def drafted(config: RunConfig, **changes: Any) -> LaunchContract:
         "run": config.run_id, "key": config.key, "number": 1, "settings": contract.settings(config),
         "mixture": {"web": BucketShare(share=1.0, epochs=0.5)},
         "budget": RunBudget(rank_hours=2, reason="stated by the owner"), "curve": None,
-        "owner": "ada", "at": dsse.now(),
+        "owner": OWNER, "at": dsse.now(),
     }  # fmt: skip
     return LaunchContract(**{**fields, **changes})
 
 
 def sign(config: RunConfig, role: str = OWNER, **changes: Any) -> Mapping[str, Any]:
     """Write a contract as its run's next one, and return its envelope."""
-    made = drafted(config, **changes)
+    signer = Trust.of(Workspace(config.workspace)).signer(role)
+    made = drafted(config, **{"owner": signer.owner, **changes})
     path = config.directory.contracts / f"{made.number:04d}.json"
-    dsse.write(path, contract.statement(made), Trust.of(Workspace(config.workspace)).signer(role))
+    dsse.write(path, contract.statement(made), signer)
     return dsse.envelope_of(path)
 
 
@@ -159,6 +160,13 @@ def test_an_edited_contract_is_refused(make: Make) -> None:
     sealed["payload"] = dsse.base64.b64encode(contract.fingerprint.canonical(content)).decode()
     path.write_text(json.dumps(sealed))
     with pytest.raises(SignatureError, match="invalid"):
+        start(config)
+
+
+def test_an_owner_does_not_sign_in_the_name_of_another(make: Make) -> None:
+    config = make()
+    sign(config, owner="grace")
+    with pytest.raises(SignatureError, match="names another owner than its signer"):
         start(config)
 
 

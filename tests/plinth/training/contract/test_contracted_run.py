@@ -30,7 +30,7 @@ def sign(config: RunConfig) -> None:
     curve = PredictedCurve(params=size, tokens=tokens, level=0.95, method="by hand", points=tuple(points))
     made = LaunchContract(
         run=config.run_id, key=config.key, number=1, settings=contract.settings(config),
-        mixture={"web": BucketShare(share=1.0, epochs=1.0)}, curve=curve, owner="ada", at=dsse.now(),
+        mixture={"web": BucketShare(share=1.0, epochs=1.0)}, curve=curve, owner=OWNER, at=dsse.now(),
         budget=RunBudget(rank_hours=10, reason="stated by the owner"),
     )  # fmt: skip
     signer = Trust.of(Workspace(config.workspace)).signer(OWNER)

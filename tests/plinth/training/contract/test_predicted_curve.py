@@ -12,6 +12,7 @@ import pytest
 from plinth.errors import RequestError
 from plinth.model.architectures import parameters
 from plinth.training.config import RunConfig
+from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.predicted_curve import (
     MISSED,
     CurvePoint,
@@ -85,6 +86,13 @@ def test_a_curve_is_of_its_run_alone_and_ends_with_it(make: Make) -> None:
             own.model_copy(update=change).require_run(config)
     with pytest.raises(RequestError, match="another run"):
         curve((2 * tokens, 1.0, 2.0), params=size).require_run(config)
+
+
+def test_schedules_are_alike_if_their_rates_are_relative_to_the_peak() -> None:
+    ladder, larger = Optimizer(lr=1e-2, min_lr=1e-3), Optimizer(lr=2e-3, min_lr=2e-4)
+    assert shape_of(ladder) == shape_of(larger)
+    for other in (Optimizer(lr=2e-3), Optimizer(lr=2e-3, min_lr=2e-4, start_lr=1e-3)):
+        assert shape_of(ladder) != shape_of(other)
 
 
 class TestWatch:

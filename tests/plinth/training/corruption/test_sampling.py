@@ -44,10 +44,12 @@ def test_the_bound_is_exact_for_equal_replays_and_counts_mismatches_and_steps_wi
     def bound(steps: int = 60_000, **fields: int) -> float:
         return ReplayRecord(steps=60_000, **fields).bound(steps)
 
-    assert bound(samples=299) == pytest.approx(1 - 0.05 ** (1 / 299))
+    covered = 59_999 / 60_000  # the first step is never sampled
+    assert bound(samples=299) == pytest.approx(1 - covered * 0.05 ** (1 / 299))
+    assert ReplayRecord(steps=2, samples=1).bound(2) == pytest.approx(1 - 0.5 * 0.05)
     assert bound(samples=299) == pytest.approx(3 / 299, rel=0.01)  # rule of three
     assert bound(samples=299) < bound(samples=299, mismatches=1) < bound(samples=100, mismatches=1)
-    assert bound(120_000, samples=299) == pytest.approx(0.5 + 0.5 * bound(samples=299))
+    assert bound(120_000, samples=299) == pytest.approx(0.5 + 0.5 * bound(60_001, samples=299), rel=1e-4)
     assert bound(samples=0) == 1.0
     assert bound(samples=0, mismatches=1) == 1.0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.errors import IntegrityError, LaunchError, MissingError
+from plinth.errors import IntegrityError, LaunchError, LineageError, MissingError
 from plinth.launch.base import Handle, write_handle
 from plinth.operation import contracts
 from plinth.storage import atomic
@@ -20,12 +20,14 @@ from plinth.training.attempts import AttemptRecord
 from plinth.training.config import RunConfig
 from plinth.training.contract import BucketShare, LaunchContract, RunBudget
 from plinth.training.directory import RunDirectory
+from plinth.training.predicted_curve import CurvePoint, PredictedCurve
 from plinth.training.run_state import RunState, run_state
 from plinth.training.shared_run import files, shipping
 from plinth.training.shared_run.head import SESSION, SharedRun
 from plinth.training.shared_run.shipping import Shipper, claim, give, newest_log, refresh, refresh_all, require_free
 from plinth.training.telemetry.timeline import Timeline, put_before, timeline
 from plinth.trust import dsse
+from plinth.trust.dsse import now
 from plinth_jobs.cli import call
 from plinth_jobs.targets import find_run
 from tests.plinth.training.shared_run.conftest import RUN
@@ -192,6 +194,23 @@ def test_a_job_takes_orders_of_workers_only(machine: On, bucket: Bucket) -> None
     with pytest.raises(IntegrityError, match="was not written by a worker"):
         refresh(machine("b"))
     assert not machine("b").config.exists()
+
+
+def test_a_contract_is_known_to_every_machine_once_it_is_signed(machine: On) -> None:
+    """No job is submitted yet; of two machines that sign the same number, one does."""
+    signer, other = machine("a"), machine("b")
+    point = CurvePoint(tokens=8, value=3.0, low=2.0, high=4.0)
+    drafted = LaunchContract(
+        run=signer.root.name, key="k", number=1, settings={}, mixture={}, owner="-", at=now(),
+        budget=RunBudget(rank_hours=1, reason="stated"),
+        curve=PredictedCurve(params=1, tokens=8, level=0.95, method="by hand", points=(point,)),
+    )  # fmt: skip
+    contracts.sign(Context(Workspace(signer.workspace)), drafted)
+    refresh(other)
+    assert contract.known(other) == contract.known(signer) != []
+    (other.contracts / "0001.json").unlink()
+    with pytest.raises(LineageError, match="contract 1 of run tiny-000000000000 exists"):
+        contracts.sign(Context(Workspace(other.workspace)), drafted)
 
 
 def test_a_run_that_is_active_elsewhere_is_not_submitted_again(machine: On) -> None:

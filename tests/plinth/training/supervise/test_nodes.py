@@ -29,6 +29,7 @@ from plinth.training.config import RunConfig
 from plinth.training.parameters.trainer import ExternalTrainer
 from plinth.training.peers import PeerLink
 from plinth.training.recovery.orders import JoinOrder, RecoveryLink
+from plinth.training.supervise import nodes
 from plinth.training.supervise import result as locks
 from plinth.training.supervise.follower import Follower
 from plinth.training.supervise.leader import Leader, RemoteProcess
@@ -417,3 +418,12 @@ def test_a_rank_keeps_its_buffers_unless_the_operator_says_otherwise(
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     found = rank_environment(pair, order, 0)
     assert (found["MALLOC_MMAP_THRESHOLD_"], found["MALLOC_TRIM_THRESHOLD_"]) == ("65536", f"{2**28}")
+
+
+def test_an_audit_starts_where_its_order_says(pair: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(nodes, "_STARTER", [lambda command, *_: commands.append(command)])
+    for order in (NodeOrder(audit=True, resume=4), NodeOrder(audit=True), NodeOrder(resume=4)):
+        nodes.start_rank(pair, pair.directory.config, order, 0)
+    found = [command[command.index("--attempt") + 2 :] for command in commands]
+    assert found == [["--audit", "--start", "4"], ["--audit"], []]

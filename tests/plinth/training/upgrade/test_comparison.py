@@ -121,6 +121,14 @@ def attempt(number: int, code: str, upgrade: CodeComparison | None = None, *, au
     )
 
 
+def test_the_gate_knows_the_code_of_every_machine_that_trained() -> None:
+    began = (attempt(1, "old"), attempt(2, "old").model_copy(update={"nodes": 3}))
+    evidence = Evidence.model_construct(lineage=CheckResult(holds=True, detail="complete"), code=trained.code(began))
+    found = lineage(LineagePolicy(max_code_increase=1e-3), evidence)
+    assert (found.passed, found.reason) == (False, "attempt 2: the code of 2 machines is unknown")
+    assert lineage(LineagePolicy(), evidence).passed
+
+
 def comparison(**changes: Any) -> CodeComparison:
     fields: dict[str, Any] = {"before": host("old").trains_with, "after": host("new").trains_with, "from_step": 4}
     fields |= {"to_step": 20, "steps": 16, "verdict": "no worse", "difference": 1e-4, "low": 0.0, "high": 5e-4}

@@ -25,9 +25,11 @@ from plinth.storage.workspace import Workspace
 from plinth.training import attempts, config, job, preparation
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.forensics.proof import audit
 from plinth.training.parameters.run import Checkpoints, Training
 from plinth.training.telemetry.timeline import timeline
 from plinth.training.upgrade import environment
+from plinth.training.upgrade.record import UpgradeRequest, ask
 from plinth_jobs.cli import cli
 from plinth_registry import trained
 
@@ -112,6 +114,8 @@ def test_code_that_repeats_the_steps_bit_for_bit_takes_over(ctx: Context, stoppe
     assert not stopped.directory.upgrade.exists()
 
     assert "trained by this code already" in upgrade(stopped, "--python", str(python))
+    assert "has taken its last step, 12" in upgrade(stopped, "--python", sys.executable)
+    assert not stopped.directory.upgrade.exists()
 
 
 @pytest.mark.slow
@@ -151,6 +155,8 @@ def test_a_change_of_code_without_a_comparison_is_named(ctx: Context, stopped: R
     records = tuple(attempts.stated(one, "") for one in attempts.known(stopped.directory))
     (change,) = trained.code(records).changes
     assert (change.text, change.increase) == ("attempt 2 has other code from step 8: not compared", None)
+    ask(stopped.directory, UpgradeRequest(from_step=10))  # left by a command that was killed
+    assert audit(stopped, 8)["from_step"] == 8
 
 
 @pytest.mark.slow
