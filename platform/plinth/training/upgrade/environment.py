@@ -2,7 +2,7 @@
 
     python -m plinth.training.upgrade.environment CONFIG     print the software of this interpreter as JSON
 
-The files of the commit lie in a private folder of the user, with a virtual environment that has this code alone; all
+A work tree of the commit is in a private folder of the user, with a virtual environment that has this code alone; all
 other packages are those of the current interpreter. A commit that pins other packages needs an environment of its own.
 """
 
@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from plinth.training.config import RunConfig, load
 #: Seconds to wait for another process that prepares the same commit, and for one command of the preparation.
 TIMEOUT_S = 600.0
 
-#: Written last: the environment is whole.
-READY = ".ready"
+#: Written last: the environment is whole. Git ignores it.
+READY = ".venv/.ready"
 
 #: The other code imports only its own files, whatever path this process was started with.
 _OWN = {"PYTHONPATH": ""}
@@ -105,11 +104,9 @@ def submitted(python: Path, config: RunConfig, *options: str) -> None:
 
 
 def _prepare(source: Path, commit: str, root: Path) -> None:
-    archive = root.with_name(f"{commit}.tar")
-    git(source, "archive", "--format=tar", f"--output={archive}", commit)
-    with tarfile.open(archive) as packed:
-        packed.extractall(root, filter="data")
-    archive.unlink()
+    plain = ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
+    _call([*plain, "clone", "--quiet", "--no-checkout", str(source), str(root)])
+    _call([*plain, "-C", str(root), "checkout", "--quiet", "--detach", commit])  # a work tree: attempts name the commit
     pinned, here = (folder / LOCKFILE for folder in (root, source))
     if pinned.read_bytes() != here.read_bytes():
         raise RequestError(

@@ -99,6 +99,7 @@ def upgrade(run: RunConfig, *options: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_code_that_repeats_the_steps_bit_for_bit_takes_over(ctx: Context, stopped: RunConfig, tmp_path: Path) -> None:
     python = other_code(tmp_path / "new", "plinth/training/loop.py", "from __future__", "# other code\nfrom __future__")
     assert "accepted: bit-equal over 5 steps" in upgrade(stopped, "--python", str(python), "--from", "2")
@@ -169,5 +170,8 @@ def test_an_interpreter_with_the_code_of_a_commit(tmp_path: Path, monkeypatch: p
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert [Path(path).is_relative_to(tmp_path) for path in done.stdout.split()] == [True, True]
     assert environment.of_commit("HEAD") == python
+    code = "from plinth.training.attempts import this_host; host = this_host(); print(host.commit, host.dirty)"
+    done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [python.parents[2].name, "False"]
     with pytest.raises(RequestError, match="commit 0000000 is unknown"):
         environment.of_commit("0000000")
