@@ -107,6 +107,7 @@ def test_the_losses_after_kills_are_those_of_an_undisturbed_run(
     assert all(again[name].allclose(value) for name, value in load_file(weights).items())
 
 
+@pytest.mark.exhaustive
 def test_a_stop_is_committed_and_the_next_job_continues(ctx: Context, prepared: Prepared, submitted: Submitted) -> None:
     config = prepared()
     with pytest.raises(StoppedRunError, match="SIGTERM was received"):

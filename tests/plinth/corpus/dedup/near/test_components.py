@@ -69,7 +69,7 @@ def joined(ctx: Context, groups: Sequence[Group], documents: int, span: int, run
     return made.rounds
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(
     st.lists(st.lists(st.integers(0, 59), min_size=2, max_size=6), max_size=50),
     st.sampled_from([1, 2, 7, 30, 64]),

@@ -97,7 +97,9 @@ def test_any_pieces_give_the_bytes_of_one_task(
         assert compared(corpus, partition_rows, span=span).digest == whole.digest
 
 
-@pytest.mark.parametrize(("known", "workers"), [(False, 0), (False, 2), (True, 0)])
+@pytest.mark.parametrize(
+    ("known", "workers"), [pytest.param(False, 0, marks=pytest.mark.exhaustive), (False, 2), (True, 0)]
+)
 def test_pieces_crowds_and_a_cluster_that_exceeds_a_task_give_the_bytes_of_one_task(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, known: bool, workers: int
 ) -> None:
