@@ -127,8 +127,8 @@ def _show(own: LaunchContract, found: ContractOutcome | None) -> None:
         output.facts({"loss": "no predicted curve: the contract promises no loss"})
         return
     last, curve = own.curve.points[-1], own.curve
-    told = f"{last.value:.4f} ({last.low:.4f} to {last.high:.4f}) after {last.tokens:,} tokens"
-    output.facts({"loss": f"{told}; {curve.level:.0%} for {counted(len(curve.points), 'segment')} together"})
+    loss = f"{last.value:.4f} ({last.low:.4f} to {last.high:.4f}) after {last.tokens:,} tokens"
+    output.facts({"loss": f"{loss}; {curve.level:.0%} for {counted(len(curve.points), 'segment')} together"})
     reached = {one.predicted.tokens: one for one in found.segments} if found else {}
     rows = [
         (f"{one.tokens:,}", f"{one.value:.4f}", f"{one.low:.4f} to {one.high:.4f}",

@@ -63,8 +63,8 @@ def upgrade(
     The job saves and stops. The next job runs the other code on the machines of the run: it loads the checkpoint before
     the newest, repeats the steps up to the newest, and compares losses, parameters, optimizer state, batches and random
     numbers. If all are equal, differ no more than two repetitions do, or the loss is not higher by more than
-    `--max-increase`, the job continues, and the comparison is signed with the attempt. Otherwise the job ends with exit
-    code 6, and `plinth run` continues with the earlier code.
+    `--max-increase`, the job continues, and the comparison is signed with the attempt. Otherwise the job ends, the exit
+    code of this command is 6, and `plinth run` continues with the earlier code.
     """
     from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade import environment
@@ -72,7 +72,7 @@ def upgrade(
     if (commit is None) == (interpreter is None):
         raise RequestError("give either --to COMMIT or --python INTERPRETER")
     config = settings.run_config(run)
-    _require_folder(config)
+    _require_compared(config)
     require_code_of_recipe(settings, config)
     python = interpreter.absolute() if interpreter else environment.of_commit(commit or "")
     _require_other_code(config, environment.software(python, config), python)
@@ -91,9 +91,15 @@ def upgrade(
     return 0 if found.accepted else 6
 
 
-def _require_folder(config: RunConfig) -> None:
+def _require_compared(config: RunConfig) -> None:
+    """Raise an error if the code of this run cannot be compared."""
     from plinth.training.shared_run.shipping import is_shared
 
+    if config.trainer is not None:
+        raise RequestError(
+            f"run {config.run_id} has a trainer of your own, whose code Plinth does not compare",
+            remedy="stop the job, install the new code and run `plinth run`",
+        )
     if is_shared(config.directory):
         raise RequestError(
             f"the code of run {config.run_id} cannot be compared, because its workspace is a bucket",
@@ -105,11 +111,6 @@ def _require_folder(config: RunConfig) -> None:
 def _require_other_code(config: RunConfig, found: dict[str, Any], python: Path) -> None:
     from plinth.training.upgrade.comparison import trained_by
 
-    if config.trainer is not None:
-        raise RequestError(
-            f"run {config.run_id} has a trainer of your own, whose code Plinth does not compare",
-            remedy="stop the job, install the new code and run `plinth run`",
-        )
     if found["trains_with"] == trained_by(config.directory).hosts[0].trains_with:
         raise RequestError(
             f"run {config.run_id} is trained by this code already",

@@ -447,12 +447,12 @@ def _opened(envelopes: Sequence[Envelope], authority: Authority) -> Iterator[Att
         record = _record(content, where)
         if dsse.subjects(content) != {"config.json": record.config_sha256}:
             raise LineageError(f"{where} has another configuration", found=dsse.subjects(content))
-        told = record.continuation
-        if told is not None and told.copies_sha256 != told.restored_sha256:
+        continued = record.continuation
+        if continued is not None and continued.copies_sha256 != continued.restored_sha256:
             raise LineageError(
                 f"{where} continued with a state that differs from the copies of its ranks",
-                found=told.restored_sha256,
-                expected=told.copies_sha256,
+                found=continued.restored_sha256,
+                expected=continued.copies_sha256,
             )
         yield record
 

@@ -3,7 +3,7 @@
     segment   an equal part of the run's tokens; its loss is the mean over its steps, so that the noise of one batch is
               small
     band      simultaneous: with probability `level`, the losses of *all* segments are inside. One comparison per
-              segment therefore needs no further correction for repeated looks
+              segment therefore needs no further correction for repeated checks
 
 The band is a promise of the launch contract (`contract`). `plinth experiment scaling curve` derives one from a scaling
 ladder; a user may also write one. Does not belong here: intervals (`plinth.evaluation.statistics`).

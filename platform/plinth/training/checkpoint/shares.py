@@ -36,7 +36,7 @@ from plinth.training.shared_run.head import SESSION, RunHead, SharedRun, patient
 from plinth.training.shared_run.shipping import is_shared, refresh
 from plinth.training.telemetry.timeline import Pulse
 
-#: Seconds between two looks at the bucket for parts or for the commit.
+#: Seconds between two checks of the bucket for parts or for the commit.
 POLL_S = 0.3
 
 #: Seconds for which a machine waits for the commit after its own parts are uploaded.

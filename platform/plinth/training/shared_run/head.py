@@ -46,7 +46,7 @@ SESSION = "PLINTH_SESSION"
 #: Seconds without a renewal after which a claim expires.
 LEASE_S = 60.0
 
-#: Seconds between two looks at another supervisor's claim.
+#: Seconds between two checks of another supervisor's claim.
 POLL_S = 0.5
 
 #: Seconds for which a save, or the start of ranks, waits for an unreachable bucket.
