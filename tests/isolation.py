@@ -91,6 +91,8 @@ class Isolation:
         if not self.expected:
             self.expected = self.state()
             self.cost()  # of imports and collection
+        if absl := sys.modules.get("absl.logging"):  # closes this stream wherever a library configures logging
+            absl.get_absl_handler().python_handler.stream = sys.__stderr__  # and leaves those of the system open
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
