@@ -49,6 +49,9 @@ POLL_S = 0.5
 #: Seconds added to the recipe's grace period, for the supervisor to record the end of the job.
 LEAVE_S = 30
 
+#: Ray's own variable for the address of its Jobs API.
+ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"
+
 #: In the run's directory: the last canceled submission.
 CANCELLED = "cancelled"
 
@@ -223,7 +226,7 @@ def _request(address: str, method: str, what: str, body: dict[str, Any] | None =
     """
     url = f"{address}/api/jobs/{what}"
     data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json", **_token()}
+    headers = {"Content-Type": "application/json", **_token(address)}
     try:
         asked = urllib.request.Request(url, data, headers, method=method)
         with urllib.request.build_opener(_NoRedirects).open(asked, timeout=TIMEOUT_S) as answer:
@@ -235,7 +238,8 @@ def _request(address: str, method: str, what: str, body: dict[str, Any] | None =
         raise LaunchError(
             f"Ray refused {method} {url}",
             found=f"{error.code} {error.reason}: {said[-1]}",
-            remedy="check training.launch.ray in the recipe, and RAY_AUTH_TOKEN if the cluster requires a token",
+            remedy=f"check training.launch.ray in the recipe; if the cluster requires a token, set RAY_AUTH_TOKEN and "
+            f"{ADDRESS_VARIABLE}={address}",
         ) from error
     except (OSError, ValueError) as error:
         raise LaunchError(
@@ -254,10 +258,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _token() -> dict[str, str]:
+def _token(address: str) -> dict[str, str]:
     """Return the cluster's token from the place where Ray itself looks: a variable, a file that a variable names, or a
-    file in the home folder."""
-    if os.environ.get("RAY_AUTH_MODE", "token") == "disabled":
+    file in the home folder. Files of a run can name any address, so the token is sent to that of the variable only."""
+    named = os.environ.get(ADDRESS_VARIABLE, "").rstrip("/")
+    if os.environ.get("RAY_AUTH_MODE", "token") == "disabled" or named != address:
         return {}
     token = os.environ.get("RAY_AUTH_TOKEN", "")
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")

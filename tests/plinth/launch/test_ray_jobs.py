@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
 from plinth.launch import ray_nodes
-from plinth.launch.base import EXCLUDED, LEFT, JobStatus
+from plinth.launch.base import EXCLUDED, LEFT, Handle, JobStatus
 from plinth.launch.conformance import SeveralNodes
 from plinth.launch.parameters import Launch, Ray, Supervision
 from plinth.launch.ray_jobs import RayLauncher, base_name
@@ -50,8 +51,14 @@ def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("marks")
 
 
+@pytest.fixture
+def address(head: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", head)
+    return head
+
+
 @pytest.fixture(scope="module")
-def address(marks: Path) -> Iterator[str]:
+def head(marks: Path) -> Iterator[str]:
     faults = json.dumps({"marks": str(marks), "faults": []})
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
@@ -79,18 +86,45 @@ def test_a_head_that_hangs_or_is_away_is_named(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "handle.json").exists()
 
 
+def test_the_token_is_sent_only_to_the_address_that_the_operator_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[str | None]()
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        handle = Handle(launcher="ray", id="a-0001", started="mark", host=address)
+        for named in ("http://127.0.0.1:8265", f"{address}/"):
+            monkeypatch.setenv("RAY_API_SERVER_ADDRESS", named)
+            assert RayLauncher(Launch(kind="ray"), 1.0, every_s=0.0).poll(handle) is JobStatus.GONE
+        server.shutdown()
+        thread.join()
+    assert seen == [None, f"Bearer {TOKEN}"]
+
+
 def test_names_tell_workspaces_apart(tmp_path: Path) -> None:
     assert base_name(tmp_path / "a" / "run") != base_name(tmp_path / "b" / "run")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("known", "head")
+@pytest.mark.usefixtures("known", "cluster")
 class TestConformance(SeveralNodes):
     kind = "ray"
     address = ""
 
     @pytest.fixture(autouse=True)
-    def head(self, address: str) -> None:
+    def cluster(self, address: str) -> None:
         type(self).address = address
 
     def launcher(self, nodes: int = 1) -> RayLauncher:
@@ -163,7 +197,7 @@ def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_p
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("known")
-def test_a_run_outlives_a_node_that_is_lost(tmp_path: Path, marks: Path) -> None:
+def test_a_run_outlives_a_node_that_is_lost(tmp_path: Path, marks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three nodes, a run on two: one that is not the head dies before step 5; the third takes its place."""
     faults = json.dumps({"marks": str(marks), "faults": []})
     surroundings = environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN, FAULTS=faults)
@@ -172,6 +206,7 @@ def test_a_run_outlives_a_node_that_is_lost(tmp_path: Path, marks: Path) -> None
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
         ray_head(Path(folder), surroundings, 3) as found,
     ):
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", found)
         ctx = Context(Workspace(tmp_path / "workspace").ensure())
         config = over_two_nodes(ctx, found)
         job.submit_or_find(ctx, config)
@@ -203,7 +238,7 @@ def lose_a_node(run: Path) -> int:
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("known")
-def test_an_excluded_node_is_left_out_of_the_next_attempt(tmp_path: Path) -> None:
+def test_an_excluded_node_is_left_out_of_the_next_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three nodes, a job on two: node 1 is written down as one that is not fit; the third takes its place."""
     seen, excluded = tmp_path / "seen", tmp_path / EXCLUDED
     words = (
@@ -215,6 +250,7 @@ def test_an_excluded_node_is_left_out_of_the_next_attempt(tmp_path: Path) -> Non
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
         ray_head(Path(folder), environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN), 3) as found,
     ):
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", found)
         launch = Launch(kind="ray", ranks=2, nodes=2, ray=Ray(address=found))
         launcher = RayLauncher(launch, 20.0, every_s=0.0)
         handle = launcher.submit(["bash", "-c", words], tmp_path, tmp_path / "job.log")
