@@ -23,8 +23,8 @@ def tree(folder: Path) -> dict[str, int]:
 
 
 @pytest.fixture
-def workspace(corpus: Path, tmp_path: Path) -> Path:
-    return copied(corpus, tmp_path / "workspace")
+def workspace(pending: Path, tmp_path: Path) -> Path:
+    return copied(pending, tmp_path / "workspace")
 
 
 def test_an_empty_workspace_needs_everything_and_stays_empty(tmp_path: Path) -> None:
