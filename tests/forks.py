@@ -25,7 +25,7 @@ from tests import isolation
 
 #: Growth over what was collected, up to which a child is kept. A limit of the whole would be reached by the collection
 #: of a larger suite: each module would then run in a child of its own, and import all libraries again.
-GROWN_MIB = 500
+GROWN_MIB = 600
 #: Maximum MiB that a module adds together with its first imports; exceptions by name.
 ADDED_MIB = 150
 MORE_MIB = {
@@ -78,12 +78,12 @@ class Child:
     def __init__(self, xdist: Any) -> None:
         self.xdist = xdist
         self.pipe, theirs = multiprocessing.Pipe()
-        self.collected_mib = resident_mib(os.getpid())
         self.number = os.fork()
         if not self.number:
             self.pipe.close()
             serve(xdist, theirs)
         theirs.close()
+        self.collected_mib = resident_mib(self.number)
 
     def run(self, index: int, after: int | None) -> None:
         """Run a test and pass on what it reports; where no test comes after it, tear down all fixtures and end."""
@@ -99,7 +99,7 @@ class Child:
             self.xdist.sendevent(name, **values)
 
     def grown_mib(self) -> int:
-        """Memory in addition to that of the collection."""
+        """Resident memory in addition to that with which it began."""
         return resident_mib(self.number) - self.collected_mib
 
     def end(self) -> None:
