@@ -32,12 +32,6 @@ from tests.shared import copied
 pytestmark = [pytest.mark.slow, pytest.mark.needs("Chromium")]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 WAIT_MS = 300_000
-#: Styles of every page: drawn by the processor, what moves costs more than the page.
-STILL = """addEventListener("DOMContentLoaded", () => {
-  const style = document.createElement("style");
-  style.textContent = "*, ::before, ::after {animation: none !important; transition: none !important}";
-  document.head.appendChild(style);
-});"""
 
 
 def _until(condition: Callable[[], object], seconds: float, what: str) -> None:
@@ -107,7 +101,6 @@ def page(password):
             viewport={"width": 1600, "height": 1000}, http_credentials={"username": ADA, "password": password}
         )
         page.set_default_timeout(WAIT_MS)
-        page.add_init_script(STILL)
         yield page
         browser.close()
 
