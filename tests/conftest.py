@@ -33,7 +33,7 @@ from plinth.compute import progress
 from plinth.compute.engine import LocalEngine
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import enrolment
-from tests import forks, isolation, services, shared
+from tests import forks, isolation, peers, services, shared
 
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True, max_examples=50)
@@ -124,6 +124,7 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
+        peers.COLLECTED.update(peers.LARGE & sys.modules.keys())
         gc.freeze()
         gc.enable()
 

@@ -1,7 +1,8 @@
 """Children that run the tests of a process of pytest-xdist: the memory of what tests import and hold ends with them.
 
-A test process collects, and forks a child that runs module after module. Where the next module would take the child
-above MOST_MIB, it starts in another child, which has only what was collected: cheaper than a second collection.
+A test process collects, and forks a child that runs module after module. Where the child would have grown by more than
+GROWN_MIB with the next module, it starts in another child, which has only what was collected: cheaper than a second
+collection.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import pytest
 
 from tests import isolation
 
-#: Resident memory below which a child is kept.
-MOST_MIB = 1000
+#: Growth over what was collected, up to which a child is kept. A limit of the whole would be reached by the collection
+#: of a larger suite: each module would then run in a child of its own, and import all libraries again.
+GROWN_MIB = 600
 #: Maximum MiB that a module adds together with its first imports; exceptions by name.
 ADDED_MIB = 150
 MORE_MIB = {
@@ -53,7 +55,7 @@ class Forks:
         self.child = self.child or Child(self.xdist)
         items = self.xdist.session.items
         ends = not isinstance(after, int) or (  # no test is left
-            items[after].path != items[index].path and self.child.resident_mib() + added_mib(items[after]) > MOST_MIB
+            items[after].path != items[index].path and self.child.grown_mib() + added_mib(items[after]) > GROWN_MIB
         )
         self.child.run(index, None if ends else after)
         if ends:
@@ -63,6 +65,11 @@ class Forks:
 def added_mib(item: pytest.Item) -> int:
     """Return the maximum MiB that the module of a test adds to a child."""
     return MORE_MIB.get(item.path.stem.removeprefix("test_"), ADDED_MIB)
+
+
+def resident_mib(process: int) -> int:
+    """Return the resident memory of a process."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
 
 
 class Child:
@@ -76,6 +83,7 @@ class Child:
             self.pipe.close()
             serve(xdist, theirs)
         theirs.close()
+        self.collected_mib = resident_mib(self.number)
 
     def run(self, index: int, after: int | None) -> None:
         """Run a test and pass on what it reports; where no test comes after it, tear down all fixtures and end."""
@@ -90,9 +98,9 @@ class Child:
                 self.end()
             self.xdist.sendevent(name, **values)
 
-    def resident_mib(self) -> int:
-        """Resident memory."""
-        return int(Path(f"/proc/{self.number}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
+    def grown_mib(self) -> int:
+        """Resident memory in addition to that with which it began."""
+        return resident_mib(self.number) - self.collected_mib
 
     def end(self) -> None:
         """Wait until it has ended; if not as it should, its last test fails."""

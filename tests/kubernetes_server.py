@@ -17,8 +17,11 @@ import threading
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import pytest
 
 from tests.peers import Peer
 
@@ -283,3 +286,19 @@ def kubernetes_server(kind: type[Server] = Server) -> Iterator[Any]:
         http.shutdown()
         http.server_close()
         thread.join()
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, kind: type[Server] = Server) -> Iterator[Any]:
+    """A server as KUBECONFIG names it, until the block ends."""
+    with kubernetes_server(kind) as found, pytest.MonkeyPatch.context() as patch:
+        (folder / "kubeconfig").write_text(found.kubeconfig())
+        patch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
+        yield found
+
+
+def run_directory(folder: Path) -> Path:
+    """The folder of a run in a workspace."""
+    made = folder / "workspace" / "runs" / "demo-0123456789ab"
+    made.mkdir(parents=True)
+    return made

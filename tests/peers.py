@@ -5,6 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+#: Libraries that no module may import when it is collected: each test process, and each fork, would carry them.
+LARGE = frozenset(
+    ("accelerate", "datasets", "deepspeed", "great_expectations", "lm_eval", "mlflow", "moto", "ray", "transformers")
+)
+#: Those that were imported by the end of the collection, of which a test complains.
+COLLECTED = set[str]()
+
 
 class Peer:
     """Module that is imported when an attribute of it is read."""

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from plinth import processes
+from tests import peers
 
 CONFTEST = """
 import os, pytest
 from tests import forks
-forks.MOST_MIB = {limit}
+forks.GROWN_MIB = {limit}
 
 def pytest_configure(config):
     if hasattr(config, "workerinput"):
@@ -71,3 +72,7 @@ def test_a_child_that_fails_fails_its_test(tmp_path: Path, line: str) -> None:
     printed, _ = run(tmp_path, 0, {"test_it.py": f"import atexit, os\ndef test_dies(): {line}\n"})
     assert "crashed while running 'test_it.py::test_dies'" in printed
     assert "1 failed" in printed
+
+
+def test_no_large_library_is_imported_by_the_collection() -> None:
+    assert set() == peers.COLLECTED

@@ -131,17 +131,8 @@ CORPUS = "make_corpus"
 
 #: Groups of the corpus job; later groups use accelerators and start on request.
 CORPUS_GROUPS = (
-    "sources",
-    "documents",
-    "models",
-    "annotations",
-    "verdicts",
-    "dedup",
-    "curated",
-    "tokens",
-    "mixture",
-    "report",
-)
+    "sources", "documents", "models", "annotations", "verdicts", "dedup", "curated", "tokens", "mixture", "report",
+)  # fmt: skip
 TRAINING_GROUPS = ("training", "evaluation", "registry")
 #: Maximum number of readable assets in an expanded group of the graph.
 READABLE = 60

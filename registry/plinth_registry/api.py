@@ -39,38 +39,12 @@ from plinth_registry.promotion import CANARY, CHAMPION, Stage
 from plinth_registry.releases import ReleaseRecord, prove_log
 
 __all__ = [
-    "Candidate",
-    "CandidateRun",
-    "CandidateStatus",
-    "Facts",
-    "GateResult",
-    "ReleaseRecord",
-    "Tainted",
-    "approve",
-    "canary_status",
-    "champion_gives_way",
-    "describe_run",
-    "find_candidate",
-    "history",
-    "keep_files",
-    "lift_taint",
-    "link_pages",
-    "mark_tainted",
-    "pending",
-    "promote",
-    "promote_if_approved",
-    "promote_if_proved",
-    "prove_log",
-    "ready",
-    "register_candidate",
-    "relay_timeline",
-    "repair",
-    "return_canary",
-    "rollback",
-    "status",
-    "waive",
+    "Candidate", "CandidateRun", "CandidateStatus", "Facts", "GateResult", "ReleaseRecord", "Tainted", "approve",
+    "canary_status", "champion_gives_way", "describe_run", "find_candidate", "history", "keep_files", "lift_taint",
+    "link_pages", "mark_tainted", "pending", "promote", "promote_if_approved", "promote_if_proved", "prove_log",
+    "ready", "register_candidate", "relay_timeline", "repair", "return_canary", "rollback", "status", "waive",
     "watch_canary",
-]
+]  # fmt: skip
 
 #: Actor of automatic canary decisions.
 CANARY_SENSOR = "canary sensor"

@@ -77,27 +77,12 @@ def logs_in_head(ctx: Context) -> Iterator[SignedLog]:
 
 #: Signing role of each action.
 ROLE_OF = {
-    "approve": APPROVER,
-    "reject": APPROVER,
-    "withdraw": APPROVER,
-    "promote": PROMOTER,
-    "rollback": PROMOTER,
-    "return": PROMOTER,
-    "export": PROMOTER,
-    "export unreleased": TRAINER,
-    "export data": COMPLIANCE,
-    "taint": COMPLIANCE,
-    "lift": COMPLIANCE,
-    "exclude": COMPLIANCE,
-    "close incident": COMPLIANCE,
-    "papers": COMPLIANCE,
-    "provider": COMPLIANCE,
-    "policy": POLICY,
-    "waive": POLICY,
-    "keys": ROOT,
-    "adopt": TRAINER,
+    "approve": APPROVER, "reject": APPROVER, "withdraw": APPROVER, "promote": PROMOTER, "rollback": PROMOTER,
+    "return": PROMOTER, "export": PROMOTER, "export unreleased": TRAINER, "export data": COMPLIANCE,
+    "taint": COMPLIANCE, "lift": COMPLIANCE, "exclude": COMPLIANCE, "close incident": COMPLIANCE,
+    "papers": COMPLIANCE, "provider": COMPLIANCE, "policy": POLICY, "waive": POLICY, "keys": ROOT, "adopt": TRAINER,
     "contract": OWNER,
-}
+}  # fmt: skip
 UNAUTHENTICATED = "unauthenticated "
 Outcome = Literal["done", "refused"]
 

@@ -104,9 +104,9 @@ def test_the_process_answers_what_differs_once() -> None:
     assert second == []
 
 
-def test_a_process_that_was_begun_in_vain_is_ended_at_once(
-    root: Path, started: list[subprocess.Popen[bytes]]
-) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_process_that_was_begun_in_vain_is_ended_at_once(root: Path, started: list[subprocess.Popen[bytes]]) -> None:
     data_docs.begin()
     data_docs.begin()
     assert len(started) == 1

@@ -186,6 +186,10 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
     page.get_by_text("champion").first.wait_for()
     page.goto(f"{dagster}/runs")
     page.get_by_text("make_release").first.wait_for()
+
+
+@pytest.mark.exhaustive
+def test_everything_of_a_release_is_within_three_clicks(workspace, dagster, page):
     within_three_clicks(workspace, dagster, page, "release")
 
 

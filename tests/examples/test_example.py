@@ -202,6 +202,7 @@ def test_what_it_does_not_take_is_refused_by_key_and_line(shared: Environment, w
         assert f"{key}: {message}" in said or f"{key}: input should be {message}" in said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_its_gate_stands_in_a_policy(shared: Environment, workspace: Path) -> None:
     path = workspace.parent / "policy.yaml"

@@ -75,6 +75,12 @@ def test_scaffolding_writes_a_recipe_that_loads(tmp_path: Path) -> None:
     assert "documents/curated" in keys
 
 
+@pytest.fixture
+def corpus(pending: Path) -> Path:
+    """The whole pipeline, which other modules need too, serves as well as its first half."""
+    return pending
+
+
 def materialized(corpus: Path, key: list[str]) -> Any:
     """Return what a downstream asset gets for an input, through Dagster."""
     got: dict[str, Any] = {}

@@ -45,14 +45,11 @@ def refusal(*components: dict[str, Any]) -> str:
     return str(refused.value.__cause__)
 
 
-@pytest.mark.slow
-def test_two_recipes_are_materialized_in_one_code_location(tmp_path: Path, corpus: Path) -> None:
-    spaces = {name: tmp_path / name for name in ("a", "b")}
-    for space in spaces.values():
-        tiny_corpus.write(space / "input")
+def two_recipes(root: Path, counts: list[tuple[int, int]]) -> tuple[dg.Definitions, dg.AssetKey]:
+    """Return a code location with two recipes, and the key of an asset that counts the documents of both."""
     defs = project(
-        {"workspace": str(spaces["a"]), "key_prefix": "team_a", "upstream": {"prose": ["crawl"]}},
-        {"workspace": str(spaces["b"]), "key_prefix": ["team_b", "x"]},
+        {"workspace": str(root / "a"), "key_prefix": "team_a", "upstream": {"prose": ["crawl"]}},
+        {"workspace": str(root / "b"), "key_prefix": ["team_b", "x"]},
     )
 
     @dg.asset
@@ -67,8 +64,11 @@ def test_two_recipes_are_materialized_in_one_code_location(tmp_path: Path, corpu
     def rows(ours: ds.Dataset, theirs: ds.Dataset) -> None:
         counts.append((ours.count_rows(), theirs.count_rows()))
 
-    counts = list[tuple[int, int]]()
-    merged = dg.Definitions.merge(defs, dg.Definitions([crawl, rows], executor=dg.in_process_executor))
+    return dg.Definitions.merge(defs, dg.Definitions([crawl, rows], executor=dg.in_process_executor)), rows.key
+
+
+def test_two_recipes_are_in_one_code_location(tmp_path: Path) -> None:
+    merged, _ = two_recipes(tmp_path, [])
     dg.Definitions.validate_loadable(merged)
     repository = merged.get_repository_def()
     names = [one.name for one in (*repository.get_all_jobs(), *repository.sensor_defs, *repository.schedule_defs)]
@@ -85,11 +85,19 @@ def test_two_recipes_are_materialized_in_one_code_location(tmp_path: Path, corpu
     }
     assert graph.get(dg.AssetKey(["team_a", "prose", "sources"])).parent_keys == {dg.AssetKey("crawl")}
 
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_two_recipes_are_materialized_in_one_code_location(tmp_path: Path, corpus: Path) -> None:
+    spaces, counts = [tmp_path / name for name in ("a", "b")], list[tuple[int, int]]()
+    for space in spaces:
+        tiny_corpus.write(space / "input")
+    merged, rows = two_recipes(tmp_path, counts)
     selection = [dg.AssetKey([*prefix, "prose", stage]) for prefix in (["team_a"], ["team_b", "x"])
                  for stage in ("sources", "documents")]  # fmt: skip
     with dg.DagsterInstance.ephemeral() as instance, interruptible():
         job = merged.resolve_implicit_global_asset_job_def()
-        made = job.execute_in_process(instance=instance, asset_selection=[*selection, rows.key, crawl.key])
+        made = job.execute_in_process(instance=instance, asset_selection=[*selection, rows, dg.AssetKey("crawl")])
         versions = {
             key.to_user_string(): instance.get_latest_materialization_event(key).asset_materialization.tags[
                 "dagster/data_version"
@@ -103,7 +111,7 @@ def test_two_recipes_are_materialized_in_one_code_location(tmp_path: Path, corpu
         for prefix in ("team_a", "team_b/x")
         for asset in ("prose/sources", "prose/documents")
     }
-    assert all(digests(space) == {one: expected[one] for one in digests(space)} for space in spaces.values())
+    assert all(digests(space) == {one: expected[one] for one in digests(space)} for space in spaces)
     (count,) = counts
     documents = Context(Workspace(corpus)).refs.current("prose/documents").named("part-")
     assert count == (sum(part.rows for part in documents),) * 2

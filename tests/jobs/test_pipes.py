@@ -57,8 +57,8 @@ if fault == "exit":
 
 
 @pytest.fixture
-def workspace(corpus: Path, tmp_path: Path) -> Path:
-    return copied(corpus, tmp_path / "workspace")
+def workspace(pending: Path, tmp_path: Path) -> Path:
+    return copied(pending, tmp_path / "workspace")
 
 
 def project(workspace: Path, folder: Path, arguments: dict[str, Any], checks: tuple[str, ...] = ()) -> dg.Definitions:
@@ -121,6 +121,7 @@ def test_a_program_in_another_process_writes_the_sidecar(workspace: Path, tmp_pa
     assert checked(again) == {CHECK: (True, "not evaluated again: the program had nothing to do")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_installed_annotator_runs_in_another_environment(workspace: Path, tmp_path: Path) -> None:
     """The worker module and `plinth run` give the same data version."""
@@ -149,7 +150,10 @@ FAULTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [fault if fault in ("rows", "check") else pytest.param(fault, marks=pytest.mark.exhaustive) for fault in FAULTS],
+)
 def test_a_fault_fails_the_asset_by_name_and_publishes_nothing(workspace: Path, tmp_path: Path, fault: str) -> None:
     defs = project(workspace, tmp_path, own_program(tmp_path, fault), (CHECK,))
     with dg.DagsterInstance.ephemeral() as instance:
@@ -182,6 +186,7 @@ def test_the_program_gets_no_keys_of_plinth(workspace: Path, tmp_path: Path, mon
     assert os.environ["PLINTH_PIN"] == "secret"  # the process itself still signs
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_warning_of_the_program_is_shown_and_publishes(workspace: Path, tmp_path: Path) -> None:
     defs = project(workspace, tmp_path, own_program(tmp_path, "warns"), (CHECK,))

@@ -23,7 +23,12 @@ def tree(folder: Path) -> dict[str, int]:
 
 
 @pytest.fixture
-def workspace(corpus: Path, tmp_path: Path) -> Path:
+def workspace(pending: Path, tmp_path: Path) -> Path:
+    return copied(pending, tmp_path / "workspace")
+
+
+@pytest.fixture
+def untrained(corpus: Path, tmp_path: Path) -> Path:
     return copied(corpus, tmp_path / "workspace")
 
 
@@ -43,11 +48,12 @@ def test_the_demo_can_be_previewed_before_its_text_is_collected(tmp_path: Path) 
     assert not (tmp_path / "none").exists()
 
 
-def test_a_run_that_is_up_to_date_has_no_work(workspace: Path) -> None:
-    before = tree(workspace)
-    work, fresh = pipeline.dry_run(workspace, RECIPE, SELECT)
+@pytest.mark.exhaustive
+def test_a_run_that_is_up_to_date_has_no_work(untrained: Path) -> None:
+    before = tree(untrained)
+    work, fresh = pipeline.dry_run(untrained, RECIPE, SELECT)
     assert (work, fresh > 50) == ([], True)
-    assert tree(workspace) == before
+    assert tree(untrained) == before
 
 
 def test_a_changed_parameter_is_the_reason_and_what_follows_has_its_cost(workspace: Path) -> None:
@@ -93,8 +99,9 @@ def test_new_source_files_are_the_reason(workspace: Path) -> None:
     assert "web/sources" not in work
 
 
-def test_dagster_shows_the_cost_before_a_click(workspace: Path) -> None:
-    defs = definitions.build(recipes.load(RECIPE), workspace, served=True)
+@pytest.mark.exhaustive
+def test_dagster_shows_the_cost_before_a_click(untrained: Path) -> None:
+    defs = definitions.build(recipes.load(RECIPE), untrained, served=True)
     specs = {spec.key.to_user_string(): spec.metadata for spec in defs.resolve_all_asset_specs()}
     assert specs["dedup/minhash"]["expected_cost_usd"] == "< 0.01"
     assert "expected_cost_usd" not in specs["run"]

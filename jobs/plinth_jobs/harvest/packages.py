@@ -23,37 +23,15 @@ BSD = "LicenseRef-BSD"
 
 #: Values of the `License` field, in lower case without punctuation and filler words.
 NAMES = {
-    "mit": "MIT",
-    "expat": "MIT",
-    "apache": "Apache-2.0",
-    "apache 2": "Apache-2.0",
-    "apache 2 0": "Apache-2.0",
-    "asl 2 0": "Apache-2.0",
-    "bsd": BSD,
-    "bsd 2 clause": "BSD-2-Clause",
-    "2 clause bsd": "BSD-2-Clause",
-    "simplified bsd": "BSD-2-Clause",
-    "bsd 3 clause": "BSD-3-Clause",
-    "3 clause bsd": "BSD-3-Clause",
-    "new bsd": "BSD-3-Clause",
-    "modified bsd": "BSD-3-Clause",
-    "isc": "ISC",
-    "isc iscl": "ISC",
-    "psf": "PSF-2.0",
-    "psf 2 0": "PSF-2.0",
-    "mpl 2 0": "MPL-2.0",
-    "zpl 2 1": "ZPL-2.1",
-    "gplv2": "GPL-2.0-only",
-    "gplv3": "GPL-3.0-only",
-    "gpl 2 0 or later": "GPL-2.0-or-later",
-    "gpl 3 0 or later": "GPL-3.0-or-later",
-    "lgpl 2 1 or later": "LGPL-2.1-or-later",
-    "lgpl 3 0 or later": "LGPL-3.0-or-later",
-    "unlicense": "Unlicense",
-    "zlib": "Zlib",
-    "cc0 1 0": "CC0-1.0",
-    "0bsd": "0BSD",
-}
+    "mit": "MIT", "expat": "MIT", "apache": "Apache-2.0", "apache 2": "Apache-2.0", "apache 2 0": "Apache-2.0",
+    "asl 2 0": "Apache-2.0", "bsd": BSD, "bsd 2 clause": "BSD-2-Clause", "2 clause bsd": "BSD-2-Clause",
+    "simplified bsd": "BSD-2-Clause", "bsd 3 clause": "BSD-3-Clause", "3 clause bsd": "BSD-3-Clause",
+    "new bsd": "BSD-3-Clause", "modified bsd": "BSD-3-Clause", "isc": "ISC", "isc iscl": "ISC", "psf": "PSF-2.0",
+    "psf 2 0": "PSF-2.0", "mpl 2 0": "MPL-2.0", "zpl 2 1": "ZPL-2.1", "gplv2": "GPL-2.0-only",
+    "gplv3": "GPL-3.0-only", "gpl 2 0 or later": "GPL-2.0-or-later", "gpl 3 0 or later": "GPL-3.0-or-later",
+    "lgpl 2 1 or later": "LGPL-2.1-or-later", "lgpl 3 0 or later": "LGPL-3.0-or-later", "unlicense": "Unlicense",
+    "zlib": "Zlib", "cc0 1 0": "CC0-1.0", "0bsd": "0BSD",
+}  # fmt: skip
 
 #: Last part of `License ::` classifiers.
 CLASSIFIERS = {
@@ -84,60 +62,20 @@ CLASSIFIERS = {
 
 #: Debian's short names (copyright format 1.0) that are not SPDX identifiers.
 DEBIAN = {
-    "expat": "MIT",
-    "mit": "MIT",
-    "mit/x11": "MIT",
-    "x11": "X11",
-    "isc": "ISC",
-    "zlib": "Zlib",
-    "openssl": "OpenSSL",
-    "artistic": "Artistic-1.0-Perl",
-    "artistic-2.0": "Artistic-2.0",
-    "artistic-1": "Artistic-1.0-Perl",
-    "psf-2": "PSF-2.0",
-    "psf": "PSF-2.0",
-    "public-domain": "LicenseRef-public-domain",
-    "apache-2": "Apache-2.0",
-    "bsd-2-clause": "BSD-2-Clause",
-    "bsd-2": "BSD-2-Clause",
-    "bsd-3-clause": "BSD-3-Clause",
-    "bsd-3": "BSD-3-Clause",
-    "bsd-3-clause-uc": "BSD-3-Clause",
-    "bsd-4-clause": "BSD-4-Clause",
-    "bsd-4-clause-uc": "BSD-4-Clause-UC",
-    "bsd": BSD,
-    "cc0": "CC0-1.0",
-    "curl": "curl",
-    "unlicense": "Unlicense",
-    "verbatim": "Linux-man-pages-copyleft",
-}
+    "expat": "MIT", "mit": "MIT", "mit/x11": "MIT", "x11": "X11", "isc": "ISC", "zlib": "Zlib", "openssl": "OpenSSL",
+    "artistic": "Artistic-1.0-Perl", "artistic-2.0": "Artistic-2.0", "artistic-1": "Artistic-1.0-Perl",
+    "psf-2": "PSF-2.0", "psf": "PSF-2.0", "public-domain": "LicenseRef-public-domain", "apache-2": "Apache-2.0",
+    "bsd-2-clause": "BSD-2-Clause", "bsd-2": "BSD-2-Clause", "bsd-3-clause": "BSD-3-Clause", "bsd-3": "BSD-3-Clause",
+    "bsd-3-clause-uc": "BSD-3-Clause", "bsd-4-clause": "BSD-4-Clause", "bsd-4-clause-uc": "BSD-4-Clause-UC",
+    "bsd": BSD, "cc0": "CC0-1.0", "curl": "curl", "unlicense": "Unlicense", "verbatim": "Linux-man-pages-copyleft",
+}  # fmt: skip
 _FAMILY = re.compile(r"^(a?gpl|lgpl|gfdl)(?:-niv|-nivs)?-v?(\d(?:\.\d)?)(\+|-or-later|-only)?$")
 #: SPDX identifiers that Debian also uses.
 SAME = {
-    *(
-        "Apache-2.0",
-        "Artistic-2.0",
-        "0BSD",
-        "BSL-1.0",
-        "CC0-1.0",
-        "CC-BY-3.0",
-        "CC-BY-4.0",
-        "CC-BY-SA-3.0",
-        "CC-BY-SA-4.0",
-    ),
-    *(
-        "EPL-1.0",
-        "EPL-2.0",
-        "MIT-0",
-        "MPL-1.1",
-        "MPL-2.0",
-        "OFL-1.1",
-        "LPPL-1.3c",
-        "Unicode-DFS-2016",
-        "PSF-2.0",
-        "ZPL-2.1",
-    ),
-}
+    "Apache-2.0", "Artistic-2.0", "0BSD", "BSL-1.0", "CC0-1.0", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-SA-3.0",
+    "CC-BY-SA-4.0", "EPL-1.0", "EPL-2.0", "MIT-0", "MPL-1.1", "MPL-2.0", "OFL-1.1", "LPPL-1.3c", "Unicode-DFS-2016",
+    "PSF-2.0", "ZPL-2.1",
+}  # fmt: skip
 _PLAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")
 #: Longer values are license texts, not names.
 _NAME_CHARACTERS = 60

@@ -43,27 +43,13 @@ file, line and key; `plinth recipe show FILE` prints the recipe with all default
 
 #: Keys that most recipes set, in the order of a recipe file.
 COMMON = (
-    "name",
-    "corpus.buckets.NAME.owner",
-    "corpus.buckets.NAME.policy",
-    "corpus.buckets.NAME.sources[].kind",
-    "corpus.buckets.NAME.sources[].path",
-    "corpus.buckets.NAME.sources[].licence",
-    "corpus.buckets.NAME.sources[].terms",
-    "corpus.annotate",
-    "corpus.policies.NAME.rules",
-    "corpus.permitted_licences",
-    "tokenizer.vocab_size",
-    "mixture.sequence_tokens",
-    "mixture.total_tokens",
-    "mixture.phases[].weights",
-    "training.model.preset",
-    "training.optimizer.lr",
-    "training.global_batch_sequences",
-    "training.launch.ranks",
-    "training.checkpoints.every_steps",
-    "release.name",
-)
+    "name", "corpus.buckets.NAME.owner", "corpus.buckets.NAME.policy", "corpus.buckets.NAME.sources[].kind",
+    "corpus.buckets.NAME.sources[].path", "corpus.buckets.NAME.sources[].licence",
+    "corpus.buckets.NAME.sources[].terms", "corpus.annotate", "corpus.policies.NAME.rules",
+    "corpus.permitted_licences", "tokenizer.vocab_size", "mixture.sequence_tokens", "mixture.total_tokens",
+    "mixture.phases[].weights", "training.model.preset", "training.optimizer.lr", "training.global_batch_sequences",
+    "training.launch.ranks", "training.checkpoints.every_steps", "release.name",
+)  # fmt: skip
 
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "min_length": "at least {}"}
 

@@ -31,18 +31,10 @@ if TYPE_CHECKING:
 
 #: Names that read better than the keys of the statistics.
 STAGE_NAMES = {
-    "documents": "parsed",
-    "policy": "quality, license",
-    "exact": "exact duplicates",
-    "near": "near duplicates",
-    "semantic": "look-alikes",
-    "lines": "repeated lines",
-    "substring": "repeated passages",
-    "holdout": "held out",
-    "contamination": "contaminated",
-    "protected": "protected sets",
-    "curated": "for training",
-}
+    "documents": "parsed", "policy": "quality, license", "exact": "exact duplicates", "near": "near duplicates",
+    "semantic": "look-alikes", "lines": "repeated lines", "substring": "repeated passages", "holdout": "held out",
+    "contamination": "contaminated", "protected": "protected sets", "curated": "for training",
+}  # fmt: skip
 
 #: Events of a run that are marked on its loss curve, with their color.
 INTERVENTIONS = {"restart": WARNING, "refused": WARNING, "signal": MUTED, "failed": WARNING, "stopped": WARNING}

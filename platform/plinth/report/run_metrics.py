@@ -21,34 +21,13 @@ Event = Mapping[str, Any]
 
 #: Events that are marked across all panels, with their severity.
 MARKED = {
-    "intervention": "bad",
-    "rolled_back": "bad",
-    "refused": "bad",
-    "failed": "bad",
-    "rank_failed": "bad",
-    "device_error": "bad",
-    "hang": "bad",
-    "restart": "bad",
-    "vanished": "bad",
-    "lost": "bad",
-    "node_replaced": "note",
-    "spare_lost": "note",
-    "save_failed": "bad",
-    "upload_failed": "bad",
-    "downloaded": "note",
-    "signal": "note",
-    "stragglers": "note",
-    "profiled": "note",
-    "resumed": "note",
-    "reshaped": "note",
-    "averaged": "note",
-    "amended": "note",
-    "stopped_by_rule": "note",
-    "allowance_spent": "bad",
-    "forecast_missed": "bad",
-    "stopped": "note",
-    "finished": "good",
-}
+    "intervention": "bad", "rolled_back": "bad", "refused": "bad", "failed": "bad", "rank_failed": "bad",
+    "device_error": "bad", "hang": "bad", "restart": "bad", "vanished": "bad", "lost": "bad", "node_replaced": "note",
+    "spare_lost": "note", "save_failed": "bad", "upload_failed": "bad", "downloaded": "note", "signal": "note",
+    "stragglers": "note", "profiled": "note", "resumed": "note", "reshaped": "note", "averaged": "note",
+    "amended": "note", "stopped_by_rule": "note", "allowance_spent": "bad", "forecast_missed": "bad",
+    "stopped": "note", "finished": "good",
+}  # fmt: skip
 
 
 @dataclass

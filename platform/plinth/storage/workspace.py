@@ -62,24 +62,9 @@ from plinth.storage.atomic import named_failures, require_no_link, write_bytes
 from plinth.storage.objects import Folder, Objects, S3Objects
 
 FOLDERS = (
-    "store",
-    "records",
-    "manifests",
-    "refs",
-    "runs",
-    "models",
-    "approvals",
-    "releases",
-    "taint",
-    "trust",
-    "policies",
-    "attestations",
-    "mlflow",
-    "dagster",
-    "reports",
-    "input",
-    "tmp",
-)
+    "store", "records", "manifests", "refs", "runs", "models", "approvals", "releases", "taint", "trust", "policies",
+    "attestations", "mlflow", "dagster", "reports", "input", "tmp",
+)  # fmt: skip
 
 LEFT_OVER_AFTER_S = 24 * 3600.0
 #: File with the URI, in the folder of a shared workspace.

@@ -20,7 +20,7 @@ from plinth.launch.conformance import SeveralNodes
 from plinth.launch.kubernetes import KubernetesLauncher
 from plinth.launch.parameters import Kubernetes, Launch, Queueing
 from tests.kubelet import Kubelet
-from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown
+from tests.kubernetes_server import Server, cluster, kubernetes_server, refuse_unknown, run_directory
 
 COMMAND = ["/opt/venv/bin/python", "-m", "it", "a b"]
 
@@ -56,18 +56,14 @@ def launch(nodes: int = 1, **changes: Any) -> Launch:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with kubernetes_server() as found:
-        (tmp_path / "kubeconfig").write_text(found.kubeconfig())
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+def server(tmp_path: Path) -> Iterator[Server]:
+    with cluster(tmp_path) as found:
         yield found
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    folder = tmp_path / "workspace" / "runs" / "demo-0123456789ab"
-    folder.mkdir(parents=True)
-    return folder
+    return run_directory(tmp_path)
 
 
 def launcher(nodes: int = 1) -> KubernetesLauncher:

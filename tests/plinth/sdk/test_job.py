@@ -33,13 +33,30 @@ def losses(config: RunConfig) -> dict[int, float]:
     return {step: event["loss"] for step, event in timeline(config.directory.events).steps.items()}
 
 
-def test_a_run_of_two_ranks_is_committed_and_has_manifests(
+#: What is lost of 12 steps with a commit every 4: the steps that are taken again.
+INSTANTS = {"step": [5, 6], "save": [5, 6, 7, 8], "renamed": [5, 6, 7, 8], "recorded": []}
+
+
+def require_continued(config: RunConfig, result: Any, at: str) -> None:
+    """The run lost rank 0 once and continued from the last commit."""
+    assert (result.status, result.restarts) == ("finished", 1)
+    story = timeline(config.directory.events)
+    (restart,) = story.of("restart")
+    assert restart["reason"] == "rank 0 was killed by SIGKILL"
+    assert restart["from_step"] == (8 if at == "recorded" else 4)
+    assert [event["step"] for event in story.of("resumed")] == [restart["from_step"]]
+    assert story.redone == len(INSTANTS[at])
+    assert story.diverged == []
+    assert list(story.steps) == list(range(1, STEPS + 1))
+    checkpoint.verify(config.directory, STEPS)
+
+
+def test_a_run_of_two_ranks_that_loses_one_is_committed_and_has_manifests(
     ctx: Context, prepared: Prepared, submitted: Submitted
 ) -> None:
     config = prepared(ranks=2)
-    assert submitted(config).status == "finished"
+    require_continued(config, submitted(config, at="renamed", step=8), "renamed")
     story = timeline(config.directory.events)
-    assert list(story.steps) == list(range(1, STEPS + 1))
     assert [event["step"] for event in story.of("checkpoint")] == [4, 8, 12]
     assert checkpoint.committed(config.directory) == [4, 8, 12]  # the last two, and those for the replay of the order
     assert not list(config.directory.staging.glob("*/*"))
@@ -69,27 +86,12 @@ def test_a_run_of_two_ranks_is_committed_and_has_manifests(
     assert run.params["trainer"] == {"command": list(config.trainer.command)}
 
 
-#: What is lost of 12 steps with a commit every 4: the steps that are taken again.
-INSTANTS = {"step": [5, 6], "save": [5, 6, 7, 8], "renamed": [5, 6, 7, 8], "recorded": []}
-
-
-@pytest.mark.parametrize(
-    "at", ["renamed", *[pytest.param(at, marks=pytest.mark.exhaustive) for at in ("step", "save", "recorded")]]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("at", INSTANTS)
 def test_a_killed_rank_continues_from_the_last_commit(prepared: Prepared, submitted: Submitted, at: str) -> None:
     """In a step, in a save, after the files of a commit are in place but not its record, and before it is reported."""
     config = prepared()
-    result = submitted(config, at=at, step=7 if at == "step" else 8)
-    assert (result.status, result.restarts) == ("finished", 1)
-    story = timeline(config.directory.events)
-    (restart,) = story.of("restart")
-    assert restart["reason"] == "rank 0 was killed by SIGKILL"
-    assert restart["from_step"] == (8 if at == "recorded" else 4)
-    assert [event["step"] for event in story.of("resumed")] == [restart["from_step"]]
-    assert story.redone == len(INSTANTS[at])
-    assert story.diverged == []
-    assert list(story.steps) == list(range(1, STEPS + 1))
-    checkpoint.verify(config.directory, STEPS)
+    require_continued(config, submitted(config, at=at, step=7 if at == "step" else 8), at)
 
 
 @pytest.mark.exhaustive
@@ -147,6 +149,8 @@ def test_what_the_trainer_may_not_claim_fails_the_run_by_name(
         submitted(prepared(), at=fault)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_run_whose_replay_fails_has_finished(
     ctx: Context, prepared: Prepared, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,14 +13,15 @@ import pytest
 from plinth.errors import RecipeError, TrainingError
 from plinth.model.folder import load_model
 from plinth.sdk import Run
-from plinth.sdk.callbacks import hugging_face
 from plinth.tokens.order.steps import BatchChange
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.forensics.order_proof import order_proof
 from plinth.training.telemetry.timeline import timeline
+from tests.peers import Peer
 
+hugging_face = Peer("plinth.sdk.callbacks.hugging_face")  # imports transformers
 COMMAND = (sys.executable, str(Path(__file__).with_name("transformers_trainer.py")))
 STEPS = 12
 #: Steps that are taken again after a kill; `renamed` is between the files of a commit and its record.

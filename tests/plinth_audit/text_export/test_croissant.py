@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +18,10 @@ from plinth.corpus.slices.rates import LabelledOutcome, by_slice
 from plinth.records import Manifest, Step
 from plinth_audit.text_export import croissant, responsible_ai
 from tests.judged_corpus import PLANTED
+from tests.peers import Peer
 from tests.plinth_audit.text_export.conftest import card_of, run
+
+pd = Peer("pandas")
 
 WANTED_OF_A_PUBLISHER = {"version", "citeAs", "datePublished"}
 

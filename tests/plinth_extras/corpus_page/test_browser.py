@@ -66,6 +66,7 @@ def test_documents_are_read_and_labeled_by_keyboard(screen: Any, serve: Serve, c
     assert [one.label for one in reviews.read(ctx.workspace)] == ["bad", "bad"]
 
 
+@pytest.mark.exhaustive
 def test_a_bar_and_a_facet_filter_and_the_address_can_be_sent(screen: Any, serve: Serve) -> None:
     site = serve()
     screen.goto(f"{site.url}/")

@@ -18,10 +18,10 @@ from plinth_assets.catalog import stages
 from plinth_extras.proxies import Proxies, job
 from plinth_registry.run_metrics import scores_of
 from tests.assets.test_tasks import recipe
-from tests.plinth.evaluation.tasks.conftest import trained_folder
+from tests.plinth.evaluation.tasks.conftest import model_folder
 from tests.plinth.evaluation.tasks.measure import put
 
-__all__ = ["trained_folder"]
+__all__ = ["model_folder"]
 
 ESTIMATE = {"value": 0.25, "low": 0.2, "high": 0.3, "n": 40, "flags": []}
 
@@ -67,8 +67,8 @@ def test_scores_have_a_key_and_their_data() -> None:
 
 
 @pytest.mark.slow
-def test_a_row_per_item(ctx: Context, trained_folder: Path) -> None:
-    made = job.run(ctx, Proxies(items=4), put(ctx, trained_folder))
+def test_a_row_per_item(ctx: Context, model_folder: Path) -> None:
+    made = job.run(ctx, Proxies(items=4), put(ctx, model_folder))
     rows = read_table(ctx.store, made.parts[0]).to_pylist()
     assert len(rows) == made.stats["overall"]["passed"]["n"] == 20
     assert all(row["bits"] > 0 and row["broken_bits"] > 0 for row in rows)

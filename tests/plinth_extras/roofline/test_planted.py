@@ -60,6 +60,7 @@ def verdict(root: Path, planted: str, speed: MachineSpeed, trial: int, steps: in
     return found.causes[0].cause, named
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_planted_cause_is_named_first(tmp_path: Path, speed: MachineSpeed) -> None:
     assert verdict(tmp_path, QUICK, speed, 1, FEW) == PLANTED[QUICK]

@@ -18,7 +18,7 @@ from plinth.launch.parameters import Launch
 from plinth_extras.train_job import manifest
 from plinth_extras.train_job.launcher import TrainJobLauncher
 from tests.kubelet import Kubelet
-from tests.kubernetes_server import kubernetes_server
+from tests.kubernetes_server import cluster, run_directory
 from tests.kubernetes_server import refuse_unknown as refuse_unknown_core
 from tests.trainer_server import TrainerServer, refuse_unknown
 
@@ -51,18 +51,14 @@ def launch(nodes: int = 1, **changes: Any) -> Launch:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainerServer]:
-    with kubernetes_server(TrainerServer) as found:
-        (tmp_path / "kubeconfig").write_text(found.kubeconfig())
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+def server(tmp_path: Path) -> Iterator[TrainerServer]:
+    with cluster(tmp_path, TrainerServer) as found:
         yield found
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    folder = tmp_path / "workspace" / "runs" / "demo-0123456789ab"
-    folder.mkdir(parents=True)
-    return folder
+    return run_directory(tmp_path)
 
 
 def launcher(nodes: int = 1) -> TrainJobLauncher:
@@ -169,9 +165,6 @@ def test_status_follows_conditions_and_ready_pods(server: TrainerServer, directo
     assert launcher().poll(handle) is JobStatus.GONE
 
 
-def test_a_cluster_without_kubeflow_is_named(tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with kubernetes_server() as plain:
-        (tmp_path / "kubeconfig").write_text(plain.kubeconfig())
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-        with pytest.raises(LaunchError, match="404"):
-            launcher().submit(COMMAND, directory, directory / "job.log")
+def test_a_cluster_without_kubeflow_is_named(tmp_path: Path, directory: Path) -> None:
+    with cluster(tmp_path), pytest.raises(LaunchError, match="404"):
+        launcher().submit(COMMAND, directory, directory / "job.log")

@@ -118,6 +118,7 @@ def test_steps_before_the_restart_are_no_recovery() -> None:
     assert [one.state for one in work._after_kill([step, restart], 1.0)] == ["failed"]  # type: ignore[list-item]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", [OSError(28, "No space left on device"), subprocess.TimeoutExpired("pytest", 1800)], ids=["disk", "time"]

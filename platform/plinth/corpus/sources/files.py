@@ -26,29 +26,12 @@ from plinth.storage.files import CHUNK_BYTES, SourceFile, opened
 Binary = Callable[[bytes], str]
 #: Media types of source trees by file name ending; the rest is `text/plain`.
 MIME_BY_SUFFIX = {
-    ".py": "text/x-python",
-    ".pyi": "text/x-python",
-    ".c": "text/x-c",
-    ".h": "text/x-c",
-    ".cpp": "text/x-c++",
-    ".hpp": "text/x-c++",
-    ".rs": "text/x-rust",
-    ".go": "text/x-go",
-    ".java": "text/x-java",
-    ".js": "text/javascript",
-    ".ts": "text/x-typescript",
-    ".sh": "text/x-shellscript",
-    ".md": "text/markdown",
-    ".rst": "text/x-rst",
-    ".tex": "text/x-tex",
-    ".sql": "application/sql",
-    ".toml": "application/toml",
-    ".yaml": "application/yaml",
-    ".yml": "application/yaml",
-    ".json": "application/json",
-    ".xml": "application/xml",
-    ".css": "text/css",
-}
+    ".py": "text/x-python", ".pyi": "text/x-python", ".c": "text/x-c", ".h": "text/x-c", ".cpp": "text/x-c++",
+    ".hpp": "text/x-c++", ".rs": "text/x-rust", ".go": "text/x-go", ".java": "text/x-java", ".js": "text/javascript",
+    ".ts": "text/x-typescript", ".sh": "text/x-shellscript", ".md": "text/markdown", ".rst": "text/x-rst",
+    ".tex": "text/x-tex", ".sql": "application/sql", ".toml": "application/toml", ".yaml": "application/yaml",
+    ".yml": "application/yaml", ".json": "application/json", ".xml": "application/xml", ".css": "text/css",
+}  # fmt: skip
 
 
 def read_html(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:

@@ -57,17 +57,3 @@ def worth(signal: float, scores: Sequence[float], seeds: Sequence[float] = ()) -
     ratio = None if noise is None else abs(signal) / noise if noise else math.inf
     widest = over_seeds is not None and over_seeds == noise
     return Worth(signal, noise, ratio, len(last), len(seeds) if widest else 0)
-
-
-def spread_snr(models: Sequence[float], last: Sequence[float]) -> float:
-    """Return a probe's signal-to-noise ratio over several models, as in signal-and-noise (`snr/metrics.py`): (largest
-    difference of two models' scores / mean of the models' scores) / (deviation of a run's last scores / mean of these
-    scores).
-
-    Args:
-        models: scores of at least two models.
-        last: scores of one model at its last checkpoints, at least two; the deviation divides by N, as published
-    """
-    signal = (max(models) - min(models)) / statistics.fmean(models)
-    noise = statistics.pstdev(last) / statistics.fmean(last)
-    return signal / noise if noise else math.inf

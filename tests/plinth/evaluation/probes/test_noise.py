@@ -37,10 +37,3 @@ def test_scores_that_do_not_move_have_no_noise() -> None:
     found = noise.worth(0.1, [1.0, 1.0, 1.0])
     assert found.snr == math.inf
     assert found.decides
-
-
-def test_over_models_as_published() -> None:
-    # spread 0.2 about 0.6; deviation sqrt(2/3)/100 about 0.5
-    assert noise.spread_snr([0.5, 0.6, 0.7], [0.49, 0.50, 0.51]) == pytest.approx(
-        (0.2 / 0.6) / (math.sqrt(2 / 3) / 100 / 0.5)
-    )

@@ -11,6 +11,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -26,8 +27,10 @@ from plinth.evaluation.engine.records import TokenBits
 from plinth.evaluation.slices import tables
 from plinth.evaluation.slices.tables import spans
 
-pytestmark = pytest.mark.slow
-lm_eval = pytest.importorskip("lm_eval")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("lm_eval") is None, reason="lm_eval is not installed"),
+]
 
 S = 32  # tokens of the model's context
 EDGES = ["größte Ärger\n\n\tder Welt", "日本語のテキスト", "x", " spaces before and after ", "\r\n\x00\ufeff", ""]

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.evaluation.tasks.harness import damaged, set_aside
+from tests.peers import Peer
+
+harness = Peer("plinth.evaluation.tasks.harness")  # imports lm_eval
 
 GOOD = [json.dumps({"question": f"q{i}", "choices": ["a", "b"], "answer": i % 2}).encode() for i in range(9)]
 
@@ -30,7 +32,7 @@ GOOD = [json.dumps({"question": f"q{i}", "choices": ["a", "b"], "answer": i % 2}
 )  # fmt: skip
 @pytest.mark.parametrize("at", [0, 4, 9])
 def test_one_damaged_line_is_found_wherever_it_is(line: bytes, reason: str, at: int) -> None:
-    found = damaged([*GOOD[:at], line, *GOOD[at:]])
+    found = harness.damaged([*GOOD[:at], line, *GOOD[at:]])
     assert set(found) == {at + 1}
     assert reason in found[at + 1]
 
@@ -45,13 +47,13 @@ def test_one_damaged_line_is_found_wherever_it_is(line: bytes, reason: str, at: 
     ],
 )
 def test_what_is_merely_unusual_is_kept(line: bytes) -> None:
-    assert damaged([*GOOD, line]) == {}
+    assert harness.damaged([*GOOD, line]) == {}
 
 
 @given(st.lists(st.sampled_from([*GOOD, b"{", b"3", b"\xff"]), max_size=30))
 def test_what_is_left_has_no_damage(lines: list[bytes]) -> None:
-    found = damaged(lines)
-    assert damaged([line for number, line in enumerate(lines, 1) if number not in found]) == {}
+    found = harness.damaged(lines)
+    assert harness.damaged([line for number, line in enumerate(lines, 1) if number not in found]) == {}
     assert {number for number, line in enumerate(lines, 1) if line not in GOOD} == set(found)
 
 
@@ -62,7 +64,7 @@ def test_files_are_rewritten_without_their_damage_and_others_left(tmp_path: Path
     whole.write_bytes(b"\n".join(GOOD) + b"\n")
     other.write_bytes(b"{")
     before = whole.stat().st_mtime_ns
-    (found,) = set_aside(tmp_path)
+    (found,) = harness.set_aside(tmp_path)
     assert (found.file, found.line) == ("data/a.jsonl", 3)
     assert spoilt.read_bytes() == whole.read_bytes()
     assert (whole.stat().st_mtime_ns, other.read_bytes()) == (before, b"{")

@@ -84,16 +84,21 @@ def _off(name: str, parallel: Parallel, dtype: torch.dtype, *, gpu: bool = False
     "block",
     [
         {"activation_checkpointing": 0},
-        {"activation_checkpointing": 1},
         {"activation_checkpointing": 2},
-        {"activation_checkpointing": 3},
-        {"tensor": 2},
-        {"sequence": 2},
-        {"sequence": 4},
         {"tensor": 2, "sequence": 2},
-        {"tensor": 2, "activation_checkpointing": 2},
-        {"pipeline": 2},
         {"pipeline": 2, "activation_checkpointing": 1},
+        *(
+            pytest.param(block, marks=pytest.mark.exhaustive)
+            for block in (
+                {"activation_checkpointing": 1},
+                {"activation_checkpointing": 3},
+                {"tensor": 2},
+                {"sequence": 2},
+                {"sequence": 4},
+                {"tensor": 2, "activation_checkpointing": 2},
+                {"pipeline": 2},
+            )
+        ),
     ],
     ids=lambda block: ", ".join(f"{key} {value}" for key, value in block.items()),
 )

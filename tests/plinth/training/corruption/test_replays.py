@@ -179,6 +179,8 @@ def require_found(config: RunConfig, trials: list[dict[str, Any]]) -> None:
                 assert faulty == (trial["struck"],), trial
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_flips_are_found_and_only_the_struck_device_is_named(make: Make, tmp_path: Path) -> None:
     config = configured(make, tmp_path, 2, parallel=Parallel(zero_stage=1), total_steps=99)
     trials = run_ranks(2, strike, config, 6)[0]

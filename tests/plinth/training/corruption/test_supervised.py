@@ -21,19 +21,27 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.slow]
 CHECKS = "plinth.training.corruption.replays:StepReplayer."
 
 
+Play = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def play(make: Callable[..., RunConfig], job: Callable[..., int], tmp_path: Path) -> Play:
+    """Run a job with replays and these faults to its end, and return its configuration."""
+
+    def played(faults: dict[str, Any], **fields: Any) -> RunConfig:
+        (tmp_path / "marks").mkdir()
+        config = make(replay_checks=ReplayChecks(share=0.5), **fields)
+        assert job(config, FAULTS=json.dumps({"marks": str(tmp_path / "marks"), **faults})) == 0
+        return config
+
+    return played
+
+
 @pytest.mark.parametrize("recovery", [Recovery(), Recovery(copies_every=2)])
 def test_a_job_undoes_a_flip_and_its_audit_is_bit_exact(
-    recovery: Recovery,
-    make: Callable[..., RunConfig],
-    job: Callable[..., int],
-    tmp_path: Path,
-    uninterrupted: RunConfig,
+    recovery: Recovery, play: Play, uninterrupted: RunConfig
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    batches = "flipped_bits:open_batches"
-    config = make(replay_checks=ReplayChecks(share=0.5), recovery=recovery, batches=batches)
-    assert job(config, FAULTS=json.dumps({"marks": str(marks), "flips": [[7, 1], [12, 0]]})) == 0
+    config = play({"flips": [[7, 1], [12, 0]]}, recovery=recovery, batches="flipped_bits:open_batches")
     require_same(config, uninterrupted, mismatches=2)
 
 
@@ -42,25 +50,16 @@ def test_a_job_undoes_a_flip_and_its_audit_is_bit_exact(
     [(CHECKS + "begin", 2), (CHECKS + "_repeat", 2), (CHECKS + "_batch!", 2), (CHECKS + "check!", 2)],
 )
 def test_a_rank_is_lost_at_any_instant_of_a_replay(
-    place: str,
-    call: int,
-    make: Callable[..., RunConfig],
-    job: Callable[..., int],
-    tmp_path: Path,
-    uninterrupted: RunConfig,
+    place: str, call: int, play: Play, tmp_path: Path, uninterrupted: RunConfig
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    fields: dict[str, Any] = {
-        "replay_checks": ReplayChecks(share=0.5),
-        "recovery": Recovery(copies_every=2, silent_s=900.0),
-        "batches": "struck_ranks:open_batches",
-        "checkpoints": Checkpoints(every_steps=6, audit_steps=3, keep_last=9),
-        "supervision": Supervision(backoff_s=0.1, hang_s=1800.0, host_checks=HostChecks(enabled=False)),
-    }
-    config = make(**fields)
-    assert job(config, FAULTS=json.dumps({"marks": str(marks), "faults": [[place, call, 1, "SIGKILL"]]})) == 0
-    assert len(list(marks.iterdir())) == 1
+    config = play(
+        {"faults": [[place, call, 1, "SIGKILL"]]},
+        recovery=Recovery(copies_every=2, silent_s=900.0),
+        batches="struck_ranks:open_batches",
+        checkpoints=Checkpoints(every_steps=6, audit_steps=3, keep_last=9),
+        supervision=Supervision(backoff_s=0.1, hang_s=1800.0, host_checks=HostChecks(enabled=False)),
+    )
+    assert len(list((tmp_path / "marks").iterdir())) == 1
     require_same(config, uninterrupted, mismatches=0)
 
 

@@ -81,7 +81,14 @@ def _entropy(routes: Any) -> float:
     return float(-(p * p.log()).sum(-1).mean())
 
 
-@pytest.mark.parametrize("block", [{}, {"expert": 2}, {"pipeline": 2}], ids=["data", "experts", "pipeline"])
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param({"expert": 2}, id="experts"),
+        pytest.param({}, id="data", marks=pytest.mark.exhaustive),
+        pytest.param({"pipeline": 2}, id="pipeline", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_measured_over_all_ranks(make: Callable[..., RunConfig], block: dict[str, int]) -> None:
     parallel = Parallel(**block)
     config = make(

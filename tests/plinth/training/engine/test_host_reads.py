@@ -36,6 +36,7 @@ def test_steps_read_nothing_on_the_host(make: Callable[..., RunConfig]) -> None:
             assert answers[0][f"zero {stage} {precision}"] == pytest.approx(first, rel=close)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_watch_sees_a_read(make: Callable[..., RunConfig]) -> None:
     with pytest.raises(RankFailed, match="HostRead: aten::_local_scalar_dense"):

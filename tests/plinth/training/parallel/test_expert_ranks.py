@@ -37,16 +37,16 @@ Combination = tuple[str, dict[str, Any], dict[str, Any]]
 
 TWO: list[Combination] = [
     ("tensor", {"tensor": 2}, {"model": {"experts": LOSSES}}),
+    ("experts, zero 1, shared", {"zero_stage": 1, "expert": 2}, {"model": FROZEN}),
+]
+
+MORE: list[Combination] = [
     ("tensor, shared", {"tensor": 2}, {"model": FROZEN}),
     ("sequence", {"sequence": 2}, {"model": {"experts": LOSSES}}),
     ("pipeline", {"pipeline": 2}, {"model": LATE}),
     ("zero 3, recomputed", {"zero_stage": 3, "activation_checkpointing": 1}, {}),
     ("experts, zero 0", {"zero_stage": 0, "expert": 2}, {}),
-    ("experts, zero 1, shared", {"zero_stage": 1, "expert": 2}, {"model": FROZEN}),
     ("experts, zero 2, recomputed", {"zero_stage": 2, "expert": 2, "activation_checkpointing": 2}, {}),
-]
-
-MORE: list[Combination] = [
     ("olmoe, tensor", {"tensor": 2, "zero_stage": 2}, {"model": OLMOE}),
     ("olmoe, pipeline, micro batches", {"pipeline": 2, "zero_stage": 0}, {"model": {**OLMOE, "experts": ALONE}}),
     ("bf16, experts, zero 0", {"zero_stage": 0, "expert": 2}, {"precision": "bf16"}),
@@ -109,6 +109,7 @@ def train_crowded(configs: dict[str, RunConfig]) -> dict[str, parallel_runs.Trai
     return parallel_runs.train_all(configs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_rank_that_no_token_reaches_takes_part(
     make: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
@@ -125,8 +126,11 @@ def test_a_rank_that_no_token_reaches_takes_part(
 
 
 RESUMED: list[Combination] = [
-    ("experts, zero 0", {"zero_stage": 0, "expert": 2}, {"model": MOVED}),
     ("experts, zero 2, bf16", {"zero_stage": 2, "expert": 2}, {"model": MOVED, "precision": "bf16"}),
+]
+
+RESUMED_TOO: list[Combination] = [
+    ("experts, zero 0", {"zero_stage": 0, "expert": 2}, {"model": MOVED}),
     ("tensor", {"tensor": 2}, {"model": MOVED}),
     ("zero 3", {"zero_stage": 3}, {"model": MOVED}),
     ("pipeline", {"pipeline": 2}, {"model": MOVED}),
@@ -134,8 +138,11 @@ RESUMED: list[Combination] = [
 
 
 @pytest.mark.slow
-def test_resumes_bit_for_bit_with_its_balancing(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    configs = configured(make, 2, RESUMED)
+@pytest.mark.parametrize("table", [RESUMED, pytest.param(RESUMED_TOO, marks=pytest.mark.exhaustive)], ids=["", "more"])
+def test_resumes_bit_for_bit_with_its_balancing(
+    make: Callable[..., RunConfig], tmp_path: Path, table: list[Combination]
+) -> None:
+    configs = configured(make, 2, table)
     answers = run_ranks(2, parallel_runs.resume_all, configs, tmp_path, timeout_s=parallel_runs.LONG_S)
     for name in configs:
         for answer in answers:
@@ -186,12 +193,16 @@ def whole_state(folder: Path) -> dict[tuple[str, str], torch.Tensor]:
 
 
 OTHERS = [(1, {}), (2, {"zero_stage": 0, "expert": 2}), (2, {"tensor": 2}), (2, {"zero_stage": 3})]
+FEWER = [(2, {"tensor": 2})]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "degree"), [(2, 2), pytest.param(4, 4, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    ("ranks", "degree", "others"),
+    [(2, 2, FEWER), *(pytest.param(ranks, ranks, OTHERS, marks=pytest.mark.exhaustive) for ranks in (2, 4))],
+)
 def test_a_checkpoint_fits_any_number_of_expert_ranks(
-    make: Callable[..., RunConfig], tmp_path: Path, ranks: int, degree: int
+    make: Callable[..., RunConfig], tmp_path: Path, ranks: int, degree: int, others: list[tuple[int, dict[str, Any]]]
 ) -> None:
     of = configured(make, ranks, [("saved", {"expert": degree}, {"model": MOVED})])["saved"]
     answers = run_ranks(ranks, saved, of, tmp_path / "saved")
@@ -199,10 +210,10 @@ def test_a_checkpoint_fits_any_number_of_expert_ranks(
     assert any(value.strip("[]0., ") for name, value in answers[0].items() if name.endswith(BIAS))
     state = whole_state(tmp_path / "saved")
     assert {kind for name, kind in state if name.endswith("experts.up_proj")} == {"master", "exp_avg", "exp_avg_sq"}
-    for number, (others, block) in enumerate(OTHERS):
-        config = configured(make, others, [("other", block, {"model": MOVED})])["other"]
+    for number, (world, block) in enumerate(others):
+        config = configured(make, world, [("other", block, {"model": MOVED})])["other"]
         out = tmp_path / f"again-{number}"
-        assert set(run_ranks(others, restored, config, tmp_path / "saved", out)) == {answers[0]["parameters"]}
+        assert set(run_ranks(world, restored, config, tmp_path / "saved", out)) == {answers[0]["parameters"]}
         again = whole_state(out)
         assert again.keys() == state.keys()
         assert all(torch.equal(again[key], value) for key, value in state.items()), block

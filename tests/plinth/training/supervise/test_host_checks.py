@@ -253,6 +253,7 @@ def check_peers(path: str, port: str) -> None:
     Path(path).with_name(f"report-{node}").write_text(process.report.model_dump_json())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_nodes_check_each_other(make: Make, tmp_path: Path) -> None:
     """Two processes, as two supervisors start them: a report of each, with a sum by gloo."""

@@ -165,6 +165,7 @@ def beside(config: RunConfig) -> dict[str, float]:
     return clock.end().read().parts
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_collective_of_another_thread_is_no_part_of_the_step(make: Any) -> None:
     waited, _ = run_ranks(2, beside, make())

@@ -65,16 +65,21 @@ def expected(ctx: Context, config: RunConfig, curated: dict[str, Manifest], trai
     return found
 
 
+KINDS = {
+    "pipeline": Parallel(pipeline=2),
+    "ZeRO-1": Parallel(zero_stage=1),
+    "ZeRO-3": Parallel(zero_stage=3),
+    "tensor": Parallel(tensor=2),
+    "sequence": Parallel(sequence=2),
+}
+
+
 @pytest.mark.slow
-def test_numbers_of_the_final_evaluation_on_any_ranks_and_no_trace_in_the_run(ctx: Context, run: Make) -> None:
-    kinds = {
-        "ZeRO-1": Parallel(zero_stage=1),
-        "ZeRO-3": Parallel(zero_stage=3),
-        "tensor": Parallel(tensor=2),
-        "sequence": Parallel(sequence=2),
-        "pipeline": Parallel(pipeline=2),
-    }
-    two = {name: run(parallel=parallel) for name, parallel in kinds.items()}
+@pytest.mark.parametrize("kinds", [["ZeRO-1"], pytest.param(list(KINDS), marks=pytest.mark.exhaustive)])
+def test_numbers_of_the_final_evaluation_on_any_ranks_and_no_trace_in_the_run(
+    ctx: Context, run: Make, kinds: list[str]
+) -> None:
+    two = {name: run(parallel=KINDS[name]) for name in kinds}
     one = {"alone": run(launch=Launch(ranks=1))}
     ranks = run_ranks(2, heldout_text.look_all, two)
     answers = {**ranks[0], **run_ranks(1, heldout_text.look_all, one)[0]}
