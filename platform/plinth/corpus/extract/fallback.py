@@ -38,7 +38,7 @@ def with_fallback(fast: BlockEngine, slow: Extract) -> Extract:
         if agreed < AGREEMENT:
             return first._replace(route=UNSURE)
         found = fast(html, votes(read(html).texts, second))
-        return found._replace(route=SLOW, unsure=max(found.unsure, 1 - agreed))
+        return found._replace(route=SLOW, unsure=max((first.unsure + found.unsure) / 2, 1 - agreed))
 
     return extract
 

@@ -184,8 +184,10 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
         drop_controls(&page, scores, limit);
+        if (sure >= ARTICLE_CHARS) drop_pointers(&page, scores, limit);
+        if (sure >= ARTICLE_CHARS && !is_forum) drop_islands(&page, first_scores, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
-        *unsure = expected_loss(&page, first_scores, scores, limit);
+        *unsure = doubt(&page, first_scores, scores, limit);
         *teasers = is_forum ? 0 : teaser_share(&page, &facts, scores, limit);
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
