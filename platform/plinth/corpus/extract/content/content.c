@@ -184,7 +184,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
         drop_controls(&page, scores, limit);
-        if (sure >= ARTICLE_CHARS) drop_pointers(&page, scores, limit);
+        drop_pointers(&page, &facts, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_islands(&page, first_scores, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
         *unsure = doubt(&page, first_scores, scores, limit);

@@ -6,8 +6,8 @@
    a page of items or of little text. Text next to kept text passes down to JOINED below the limit, a name amid it down to
    NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
    dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. Text away from the article is
-   dropped up to LONELY, or SURE_TEASER if FAR_AWAY blocks are between, but at most FEW_ISLANDS of the text. A fragment has
-   at most FRAGMENT_CHARS characters: in scripts without spaces, a sentence is a single word. */
+   dropped up to LONELY, or SURE_TEASER if FAR_AWAY blocks or the name of another page are between, but at most FEW_ISLANDS
+   of the text. A fragment has at most FRAGMENT_CHARS characters: in scripts without spaces, a sentence is a single word. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
@@ -190,8 +190,9 @@ static void drop_controls(const Page *page, float *scores, float limit) {
     }
 }
 
-/* Drop lines that point to other pages in an article: "Related article:" with a link. */
-static void drop_pointers(const Page *page, float *scores, float limit) {
+/* Drop lines that point to other pages: "Related article:" with a link. */
+static void drop_pointers(const Page *page, const Facts *facts, float *scores, float limit) {
+    if (teaser_share(page, facts, scores, limit) > FEW_TEASERS) return;
     for (int64_t k = 0; k < page->block_count; k++) {
         const Block *block = &page->blocks[k];
         if (scores[k] < limit || scores[k] >= SURE_TEASER || !block->leads_away || block->link_chars * 2 <= block->chars) continue;
@@ -202,12 +203,13 @@ static void drop_pointers(const Page *page, float *scores, float limit) {
 }
 
 /* A run of blocks that are kept: from `from` to before `to`, `gap` blocks away from the kept text toward the article. */
-typedef struct { int64_t from, to, gap; float best; double chars; bool has_title; } Island;
+typedef struct { int64_t from, to, gap; float best; double chars; bool has_title, is_below_link; } Island;
 
 static Island next_island(const Page *page, const float *first, const float *scores, float limit, int64_t at, int64_t begin) {
     int64_t count = page->block_count, last = at;
     while (at < count && !(scores[at] >= limit)) at++;
-    Island found = {at, at, at - last, -INFINITY, 0, false};
+    Island found = {at, at, at - last, -INFINITY, 0, false, false};
+    for (int64_t k = last; k < at; k++) found.is_below_link |= is_linked_title(&page->blocks[k]) && is_heading(page->elements[page->blocks[k].element].tag);
     for (; found.to < count && scores[found.to] >= limit; found.to++) {
         found.best = first[found.to] > found.best ? first[found.to] : found.best;
         found.chars += page->blocks[found.to].chars;
@@ -233,8 +235,9 @@ static void drop_islands(const Page *page, const float *first, float *scores, fl
     for (int pass = 0; pass < 2 && end >= 0 && lonely <= FEW_ISLANDS * kept; pass++) {
         Island at = next_island(page, first, scores, limit, 0, begin);
         for (uint64_t place = 0; at.from < count; at = next_island(page, first, scores, limit, at.to, begin)) {
-            bool is_far = at.gap >= FAR_AWAY, is_alike = block_place(page, &page->blocks[at.from]) == place;
-            bool is_after = at.from > end && at.gap > 0 && at.best < (is_far ? SURE_TEASER : LONELY);
+            bool is_far = at.gap >= FAR_AWAY;
+            bool is_alike = block_place(page, &page->blocks[at.from]) == place && is_prose(&page->blocks[at.from]);
+            bool is_after = at.from > end && at.gap > 0 && at.best < (is_far || at.is_below_link ? SURE_TEASER : LONELY);
             bool is_before = at.to <= begin && is_far && at.best < LONELY;
             if (!(is_after || is_before) || at.has_title || is_alike) {
                 place = block_place(page, &page->blocks[at.to - 1]);
