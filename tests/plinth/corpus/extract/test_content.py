@@ -299,7 +299,15 @@ def test_names_and_questions_stay_with_their_text_and_controls_go(
     assert content.teasers < 0.1
 
 
-@pytest.mark.parametrize("tail", ["<h2>Recipes</h2><div class=share><a href=/x>Tweet</a></div>", "<span>Keeper</span>"])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "<h2>Recipes</h2><div class=share><a href=/x>Tweet</a></div>",
+        "<span>Keeper</span>",
+        "<p>Learn more about each of the old mills:</p><div class=share><a href=/x>Tweet</a></div>",
+        f"<h2>Next step</h2><p>Ready to bake? Contact us today.</p><p>{FIRST} Sign up for our newsletter.</p>",
+    ],
+)
 def test_what_a_dropped_text_leaves_at_the_end_is_dropped(extract: BlockEngine, tail: str) -> None:
     assert extract(f"<html><body><article>{ARTICLE}{tail}</article></body></html>").text.endswith(THIRD)
 

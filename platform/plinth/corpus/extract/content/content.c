@@ -186,6 +186,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         drop_controls(&page, scores, limit);
         drop_pointers(&page, &facts, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_islands(&page, first_scores, scores, limit);
+        if (sure >= ARTICLE_CHARS && !is_forum) drop_calls(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
         *unsure = doubt(&page, first_scores, scores, limit);
         *teasers = is_forum ? 0 : teaser_share(&page, &facts, scores, limit);

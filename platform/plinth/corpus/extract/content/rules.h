@@ -15,8 +15,9 @@
 #define FEW_TEASERS 0.5
 #define LONELY 1.5f
 #define FEW_ISLANDS 0.34
+#define FEW_CALLS 0.15
 #define ALIKE 0.2
-enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16, POINTER_CHARS = 16, FAR_AWAY = 10 };
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -101,13 +102,15 @@ static void read_hints(const Page *page, const Block *block, uint8_t *counts) {
     text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_TEXT), counts);
 }
 
-/* Keep headings above text that is kept. In an article, they may be links, as names of products are. */
+/* Keep headings above text that is kept. In an article, they may be links, as names of products are: rather above text of
+   which the model is sure. */
 static void keep_headings(const Page *page, const Facts *facts, float *scores, float limit, bool is_long) {
     for (int64_t k = page->block_count - 2; k >= 0; k--) {
         const Block *block = &page->blocks[k];
         bool is_link = block->link_chars * 3 >= block->chars;
         if (!is_heading(page->elements[block->element].tag) || (is_link && !is_long)) continue;
-        if (scores[k] >= limit || scores[k] < limit - (is_link ? 1 : JOINED) || scores[k + 1] < limit) continue;
+        float least = is_link && scores[k + 1] < SURE_TEASER ? 1 : JOINED;
+        if (scores[k] >= limit || scores[k] < limit - least || scores[k + 1] < limit) continue;
         uint8_t counts[PHRASES] = {0};
         if (is_link) read_hints(page, block, counts);
         if (counts[W_RELATED] || (is_link && is_teaser(page, facts, block))) continue;
@@ -195,7 +198,7 @@ static void drop_pointers(const Page *page, const Facts *facts, float *scores, f
     if (teaser_share(page, facts, scores, limit) > FEW_TEASERS) return;
     for (int64_t k = 0; k < page->block_count; k++) {
         const Block *block = &page->blocks[k];
-        if (scores[k] < limit || scores[k] >= SURE_TEASER || !block->leads_away || block->link_chars * 2 <= block->chars) continue;
+        if (scores[k] < limit || !block->leads_away || block->link_chars * 2 <= block->chars) continue;
         uint8_t counts[PHRASES] = {0};
         text_hints(page->text + block->from, min_i64(block->to - block->from, POINTER_CHARS), counts);
         if (counts[W_RELATED]) scores[k] = limit - 1;
@@ -249,7 +252,22 @@ static void drop_islands(const Page *page, const float *first, float *scores, fl
     }
 }
 
-/* Drop headings and fragments of up to two words at the end of a text: what they belong to was dropped. */
+/* Drop paragraphs at the end of an article that only ask the reader to do something: to buy, subscribe, comment. */
+static void drop_calls(const Page *page, float *scores, float limit) {
+    double kept = 0, dropped = 0;
+    for (int64_t k = 0; k < page->block_count; k++) kept += scores[k] >= limit ? page->blocks[k].chars : 0;
+    for (int64_t k = page->block_count - 1; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        if (!(scores[k] >= limit) || is_heading(page->elements[block->element].tag)) continue;
+        dropped += block->chars;
+        if (block->pre || whole(page, block->element) || block->chars > CALL_CHARS || dropped > FEW_CALLS * kept) return;
+        if (count_calls(page->text + block->from, block->to - block->from) < 2) return;
+        scores[k] = limit - 1;
+    }
+}
+
+/* Drop headings, fragments of up to two words and what ends with a colon at the end of a text: what they belong to was
+   dropped. */
 static void drop_tail(const Page *page, float *scores, float limit) {
     for (int64_t k = page->block_count - 1; k >= 0; k--) {
         const Block *block = &page->blocks[k];
@@ -258,6 +276,7 @@ static void drop_tail(const Page *page, float *scores, float limit) {
         if (scores[k] < limit) continue;
         bool is_structured = block->pre || whole(page, own) || above(page, own, LI, LI) || above(page, own, DT, DD);
         bool is_fragment = block->words <= 2 && block->chars <= FRAGMENT_CHARS && !block->stops && !is_structured;
+        is_fragment |= page->text[block->to - 1] == ':' && !is_structured;
         if (tag == H1 || !(is_heading(tag) || is_fragment)) return;
         scores[k] = limit - 1;
     }
