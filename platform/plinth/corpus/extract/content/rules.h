@@ -7,7 +7,9 @@
    NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
    dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. Text away from the article is
    dropped up to LONELY, or SURE_TEASER if FAR_AWAY blocks or the name of another page are between, but at most FEW_ISLANDS
-   of the text. A fragment has at most FRAGMENT_CHARS characters: in scripts without spaces, a sentence is a single word. */
+   of the text; a call at the end has at most CALL_CHARS characters, all calls at most FEW_CALLS of the text. A pointer says
+   so in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts without spaces, a
+   sentence is a single word. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
@@ -17,7 +19,8 @@
 #define FEW_ISLANDS 0.34
 #define FEW_CALLS 0.15
 #define ALIKE 0.2
-enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700 };
+enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16 };
+enum { POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -212,7 +215,8 @@ static Island next_island(const Page *page, const float *first, const float *sco
     int64_t count = page->block_count, last = at;
     while (at < count && !(scores[at] >= limit)) at++;
     Island found = {at, at, at - last, -INFINITY, 0, false, false};
-    for (int64_t k = last; k < at; k++) found.is_below_link |= is_linked_title(&page->blocks[k]) && is_heading(page->elements[page->blocks[k].element].tag);
+    for (const Block *block = page->blocks + last; block < page->blocks + at; block++)
+        found.is_below_link |= is_linked_title(block) && is_heading(page->elements[block->element].tag);
     for (; found.to < count && scores[found.to] >= limit; found.to++) {
         found.best = first[found.to] > found.best ? first[found.to] : found.best;
         found.chars += page->blocks[found.to].chars;
