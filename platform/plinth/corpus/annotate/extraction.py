@@ -40,8 +40,8 @@ def _number(value: object) -> float:
 ANNOTATOR = Annotator(
     name="extraction",
     version="2",
-    description="Doubt of the engine `blocks` about a page (1 minus the F1 that its model expects), and the share of "
-    "the text that announces other pages.",
+    description="Doubt of the engine `blocks` about a page (1 minus the F1 that its model expects, or the share of "
+    "unsure text), and the share of the text that announces other pages.",
     source="Plinth's own engine; 0 for text of other engines and of other sources, and for low values.",
     params=NoParams,
     schema=SCHEMA,

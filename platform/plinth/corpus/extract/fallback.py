@@ -37,8 +37,8 @@ def with_fallback(fast: BlockEngine, slow: Extract) -> Extract:
         agreed = agreement(first.text, second)
         if agreed < AGREEMENT:
             return first._replace(route=UNSURE)
-        found = fast(html, votes(read(html).texts, second))
-        return found._replace(route=SLOW, unsure=max(found.unsure, 1 - agreed))
+        found = fast(html, votes(read(html).texts, second))  # votes may err: half of the first doubt stays
+        return found._replace(route=SLOW, unsure=max((first.unsure + found.unsure) / 2, 1 - agreed))
 
     return extract
 

@@ -299,13 +299,70 @@ def test_names_and_questions_stay_with_their_text_and_controls_go(
     assert content.teasers < 0.1
 
 
-@pytest.mark.parametrize("tail", ["<h2>Recipes</h2><div class=share><a href=/x>Tweet</a></div>", "<span>Keeper</span>"])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "<h2>Recipes</h2><div class=share><a href=/x>Tweet</a></div>",
+        "<span>Keeper</span>",
+        "<p>Learn more about each of the old mills:</p><div class=share><a href=/x>Tweet</a></div>",
+        f"<h2>Next step</h2><p>Ready to bake? Contact us today.</p><p>{FIRST} Sign up for our newsletter.</p>",
+    ],
+)
 def test_what_a_dropped_text_leaves_at_the_end_is_dropped(extract: BlockEngine, tail: str) -> None:
     assert extract(f"<html><body><article>{ARTICLE}{tail}</article></body></html>").text.endswith(THIRD)
 
 
 #: A model that is sure of all text, but not so sure that the rules of form do not apply.
 LIKELY = ALL._replace(leaf=np.array([2.0], np.float32))
+
+
+@pytest.mark.parametrize(
+    "pointer", ["Related article: <a href=/x>The story of the mill</a>", "<b>Read more:</b> <a href=/x>Every mill</a>"]
+)
+def test_lines_that_point_to_other_pages_are_dropped_from_an_article(pointer: str) -> None:
+    page = f"{ARTICLE}<p>{pointer}</p><p>{FIRST} {SECOND}</p>"
+    assert BlockEngine(LIKELY)(page).text == BlockEngine(LIKELY)(page.replace(f"<p>{pointer}</p>", "")).text
+    assert "mill" in BlockEngine(LIKELY)(f"<p>{pointer}</p>").text.lower()  # all that the page has
+    own = page.replace("href=/x", "href=#x")
+    assert BlockEngine(LIKELY)(own).text != BlockEngine(LIKELY)(page).text  # a section of this page
+
+
+#: A model that is sure of sentences, drops labels, and keeps what has a heading without being sure of it.
+ISLANDS = BlockModel(
+    np.array([0], np.int32), np.array([1, ~0], np.int32), np.array([~2, ~1], np.int32), np.array([0, 0], np.uint8),
+    np.array([150.0, 40.0], np.float32), np.array([-3.0, 1.0, 4.0], np.float32), 0.0, 0.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        ("", "<div>Mill</div>{text}", ""),
+        ("", "{text}", "after"),
+        ("", "<div>Mill</div>" + 12 * "{text}", "after"),
+        ("{text}" + 9 * "<div>Mill</div>", "", "before"),
+        ("{text}" + 10 * "<div>Mill</div>", "", ""),
+        ("<h1>{text}</h1>" + 10 * "<div>Mill</div>", "", "before"),
+    ],
+)
+def test_text_away_from_an_article_is_dropped_unless_it_is_much(before: str, after: str, kept: str) -> None:
+    text = "<div>The keeper repairs what the summer has broken, mills and wheels.</div>"
+    before = before.replace("<h1>{text}</h1>", text.replace("div", "h1"))
+    found = BlockEngine(ISLANDS)(before.format(text=text) + ARTICLE + after.format(text=text)).text
+    alone = BlockEngine(ISLANDS)(ARTICLE).text
+    assert alone in found
+    assert (found == alone) is (not kept)
+    assert not kept or (found.endswith(alone) if kept == "before" else found.startswith(alone))
+
+
+def test_doubt_is_at_least_the_share_of_text_that_is_not_sure() -> None:
+    leaves = np.array([1.3, 9.0], np.float32)  # probabilities of 0.79 and 1
+    model = ISLANDS._replace(left=np.array([~0], np.int32), right=np.array([~1], np.int32), leaf=leaves,
+                             feature=np.array([0], np.uint8), threshold=np.array([150.0], np.float32))  # fmt: skip
+    page = f"<p>{FIRST} {SECOND}</p><p>{THIRD[:100]}</p>"
+    shares = [len(text) for text in (f"{FIRST} {SECOND}", THIRD[:100].strip())]
+    assert BlockEngine(model)(page).unsure == pytest.approx(shares[1] / sum(shares), rel=0.05)
+    assert BlockEngine(model)(f"<p>{FIRST} {SECOND}</p>").unsure < 0.01
 
 
 @pytest.mark.parametrize(

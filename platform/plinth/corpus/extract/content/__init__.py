@@ -4,7 +4,7 @@
     page.h             a page as blocks in a tree of elements, read in one pass
     features.h         features of each block: its text, the elements above, its neighbors, its place in the page
     scores.h           scores of blocks by decision trees
-    doubt.h            the F1 that the model expects of a text, and teasers of other pages
+    doubt.h            the F1 that the model expects of a text, its unsure share, and teasers of other pages
     rules.h            what is kept or dropped with its neighbors
     content.c          the text that is kept, with lists, tables and code as readers see them
     engine             the kernels, the model's file, and the engine `blocks`

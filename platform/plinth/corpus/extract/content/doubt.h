@@ -3,6 +3,8 @@
    other pages. */
 #include "plinth/corpus/extract/content/features.h"
 
+/* Log-odds from which the model is sure: a probability of 0.8. */
+#define SURE 1.3862944f
 /* Most characters of a teaser on average, and least share of the items that have a name that is a link. */
 #define TEASER_CHARS 600
 #define LINKED 0.7
@@ -18,17 +20,21 @@ static double probability(double score) {
     return table[k] + (at - (double)k) * (table[k + 1] - table[k]);
 }
 
-/* 1 minus the F1 of characters that the model expects of the blocks whose score is at least the limit. `first`: scores
-   before any rule changed them. */
-static double expected_loss(const Page *page, const float *first, const float *scores, float limit) {
-    double both = 0, total = 0;
+/* Doubt about the blocks whose score is at least the limit: 1 minus the F1 of characters that the model expects, or the
+   share of characters in blocks of which the model is not sure, if that is more. `first`: scores before any rule changed
+   them. */
+static double doubt(const Page *page, const float *first, const float *scores, float limit) {
+    double both = 0, total = 0, kept = 0, unsure = 0;
     for (int64_t k = 0; k < page->block_count; k++) {
-        double content = probability(first[k]) * page->blocks[k].chars;
-        bool is_kept = scores[k] >= limit;
-        both += is_kept ? content : 0;
-        total += content + (is_kept ? page->blocks[k].chars : 0);
+        double chars = page->blocks[k].chars, content = probability(first[k]) * chars;
+        total += content;
+        if (!(scores[k] >= limit)) continue;
+        kept += chars;
+        both += content;
+        unsure += first[k] >= SURE ? 0 : chars;
     }
-    return total > 0 ? 1 - 2 * both / total : 0;
+    double loss = total + kept > 0 ? 1 - 2 * both / (total + kept) : 0, share = kept > 0 ? unsure / kept : 0;
+    return loss > share ? loss : share;
 }
 
 /* True for text in a small item of a list whose items have names that lead to other pages. */

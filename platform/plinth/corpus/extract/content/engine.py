@@ -16,7 +16,7 @@ from plinth_text.compiled import compiled
 
 #: Bump when features, or the text that is written, change. The model's file states it, and is part of the step's
 #: identity.
-VERSION = 5
+VERSION = 6
 #: Features of a block, as in `features.h`.
 FEATURES = 201
 #: Leaves that a tree may have: each is a bit of a number.

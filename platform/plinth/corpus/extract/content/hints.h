@@ -153,3 +153,31 @@ static void text_hints(const uint8_t *text, int64_t size, uint8_t *counts) {
         }
     }
 }
+
+/* The beginning of a word with which authors ask readers to do something, in lower case. */
+static const char *const CALLS[] = {
+    "book a", "book now", "book your", "call us", "check out", "click here", "comment below", "comments below", "contact me",
+    "contact our", "contact us", "enjoyed this", "find out more", "follow her", "follow him", "follow me", "follow us",
+    "free call", "free consultation", "free demo", "free quote", "free trial", "get in touch", "get started", "help you",
+    "hope you", "in the comments", "join our", "join us", "learn more", "leave a comment", "leave us", "leave your",
+    "let me know", "let us know", "liked this", "love to hear", "newsletter", "our courses", "our experts", "our products",
+    "our services", "our shop", "our store", "our team", "our website", "reach out", "read more", "ready to", "schedule a",
+    "schedule your", "share it", "share this", "share your", "sharing it", "sign up", "subscrib", "thank you for", "thanks for",
+    "today", "try it", "visit our", "visit us", "you can find",
+};
+
+/* Number of different calls in a text. */
+static int count_calls(const uint8_t *text, int64_t size) {
+    enum { MOST = sizeof CALLS / sizeof CALLS[0] };
+    _Static_assert(MOST <= 64, "a bit for each");
+    uint64_t found = 0;
+    for (int64_t i = 0; i < size; i++) {
+        if (!is_letter(text[i]) || (i > 0 && is_letter(text[i - 1]))) continue;
+        for (int row = 0; row < MOST; row++) {
+            int64_t k = 0;
+            while (CALLS[row][k] && i + k < size && lower(text[i + k]) == (uint8_t)CALLS[row][k]) k++;
+            found |= CALLS[row][k] ? 0 : (uint64_t)1 << row;
+        }
+    }
+    return __builtin_popcountll(found);
+}

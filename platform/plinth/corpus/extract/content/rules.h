@@ -5,16 +5,22 @@
 /* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
    a page of items or of little text. Text next to kept text passes down to JOINED below the limit, a name amid it down to
    NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
-   dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. A fragment has at most
-   FRAGMENT_CHARS characters: in scripts without spaces, a sentence is a single word. */
-#define SURE 1.3862944f
+   dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. Text away from the article is
+   dropped up to LONELY, or SURE_TEASER if FAR_AWAY blocks or the name of another page are between, but at most FEW_ISLANDS
+   of the text; a call at the end has at most CALL_CHARS characters, all calls at most FEW_CALLS of the text. A pointer says
+   so in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts without spaces, a
+   sentence is a single word. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
 #define SURE_TEASER 2.5f
 #define FEW_TEASERS 0.5
+#define LONELY 1.5f
+#define FEW_ISLANDS 0.34
+#define FEW_CALLS 0.15
 #define ALIKE 0.2
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16 };
+enum { POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -99,13 +105,15 @@ static void read_hints(const Page *page, const Block *block, uint8_t *counts) {
     text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_TEXT), counts);
 }
 
-/* Keep headings above text that is kept. In an article, they may be links, as names of products are. */
+/* Keep headings above text that is kept. In an article, they may be links, as names of products are: rather above text of
+   which the model is sure. */
 static void keep_headings(const Page *page, const Facts *facts, float *scores, float limit, bool is_long) {
     for (int64_t k = page->block_count - 2; k >= 0; k--) {
         const Block *block = &page->blocks[k];
         bool is_link = block->link_chars * 3 >= block->chars;
         if (!is_heading(page->elements[block->element].tag) || (is_link && !is_long)) continue;
-        if (scores[k] >= limit || scores[k] < limit - (is_link ? 1 : JOINED) || scores[k + 1] < limit) continue;
+        float least = is_link && scores[k + 1] < SURE_TEASER ? 1 : JOINED;
+        if (scores[k] >= limit || scores[k] < limit - least || scores[k + 1] < limit) continue;
         uint8_t counts[PHRASES] = {0};
         if (is_link) read_hints(page, block, counts);
         if (counts[W_RELATED] || (is_link && is_teaser(page, facts, block))) continue;
@@ -188,7 +196,82 @@ static void drop_controls(const Page *page, float *scores, float limit) {
     }
 }
 
-/* Drop headings and fragments of up to two words at the end of a text: what they belong to was dropped. */
+/* Drop lines that point to other pages: "Related article:" with a link. */
+static void drop_pointers(const Page *page, const Facts *facts, float *scores, float limit) {
+    if (teaser_share(page, facts, scores, limit) > FEW_TEASERS) return;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (scores[k] < limit || !block->leads_away || block->link_chars * 2 <= block->chars) continue;
+        uint8_t counts[PHRASES] = {0};
+        text_hints(page->text + block->from, min_i64(block->to - block->from, POINTER_CHARS), counts);
+        if (counts[W_RELATED]) scores[k] = limit - 1;
+    }
+}
+
+/* A run of blocks that are kept: from `from` to before `to`, `gap` blocks away from the kept text toward the article. */
+typedef struct { int64_t from, to, gap; float best; double chars; bool has_title, is_below_link; } Island;
+
+static Island next_island(const Page *page, const float *first, const float *scores, float limit, int64_t at, int64_t begin) {
+    int64_t count = page->block_count, last = at;
+    while (at < count && !(scores[at] >= limit)) at++;
+    Island found = {at, at, at - last, -INFINITY, 0, false, false};
+    for (const Block *block = page->blocks + last; block < page->blocks + at; block++)
+        found.is_below_link |= is_linked_title(block) && is_heading(page->elements[block->element].tag);
+    for (; found.to < count && scores[found.to] >= limit; found.to++) {
+        found.best = first[found.to] > found.best ? first[found.to] : found.best;
+        found.chars += page->blocks[found.to].chars;
+        found.has_title |= page->elements[page->blocks[found.to].element].tag == H1;
+    }
+    if (found.to > begin) return found;
+    for (found.gap = 0; found.to + found.gap < count && !(scores[found.to + found.gap] >= limit);) found.gap++;
+    return found;
+}
+
+/* Drop text away from an article, which begins and ends with a sentence of which the model is sure: after its end, or
+   far before it. What is at the same place as the text before stays with it. `first`: scores before any rule changed them. */
+static void drop_islands(const Page *page, const float *first, float *scores, float limit) {
+    int64_t begin = -1, end = -1, count = page->block_count;
+    double kept = 0, lonely = 0;
+    for (int64_t k = 0; k < count; k++) {
+        if (!(scores[k] >= limit)) continue;
+        kept += page->blocks[k].chars;
+        if (!(first[k] >= SURE_TEASER) || page->blocks[k].chars < PROSE) continue;
+        begin = begin < 0 ? k : begin;
+        end = k;
+    }
+    for (int pass = 0; pass < 2 && end >= 0 && lonely <= FEW_ISLANDS * kept; pass++) {
+        Island at = next_island(page, first, scores, limit, 0, begin);
+        for (uint64_t place = 0; at.from < count; at = next_island(page, first, scores, limit, at.to, begin)) {
+            bool is_far = at.gap >= FAR_AWAY;
+            bool is_alike = block_place(page, &page->blocks[at.from]) == place && is_prose(&page->blocks[at.from]);
+            bool is_after = at.from > end && at.gap > 0 && at.best < (is_far || at.is_below_link ? SURE_TEASER : LONELY);
+            bool is_before = at.to <= begin && is_far && at.best < LONELY;
+            if (!(is_after || is_before) || at.has_title || is_alike) {
+                place = block_place(page, &page->blocks[at.to - 1]);
+                continue;
+            }
+            lonely += at.chars;
+            for (int64_t k = at.from; pass && k < at.to; k++) scores[k] = limit - 1;
+        }
+    }
+}
+
+/* Drop paragraphs at the end of an article that only ask the reader to do something: to buy, subscribe, comment. */
+static void drop_calls(const Page *page, float *scores, float limit) {
+    double kept = 0, dropped = 0;
+    for (int64_t k = 0; k < page->block_count; k++) kept += scores[k] >= limit ? page->blocks[k].chars : 0;
+    for (int64_t k = page->block_count - 1; k >= 0; k--) {
+        const Block *block = &page->blocks[k];
+        if (!(scores[k] >= limit) || is_heading(page->elements[block->element].tag)) continue;
+        dropped += block->chars;
+        if (block->pre || whole(page, block->element) || block->chars > CALL_CHARS || dropped > FEW_CALLS * kept) return;
+        if (count_calls(page->text + block->from, block->to - block->from) < 2) return;
+        scores[k] = limit - 1;
+    }
+}
+
+/* Drop headings, fragments of up to two words and what ends with a colon at the end of a text: what they belong to was
+   dropped. */
 static void drop_tail(const Page *page, float *scores, float limit) {
     for (int64_t k = page->block_count - 1; k >= 0; k--) {
         const Block *block = &page->blocks[k];
@@ -197,6 +280,7 @@ static void drop_tail(const Page *page, float *scores, float limit) {
         if (scores[k] < limit) continue;
         bool is_structured = block->pre || whole(page, own) || above(page, own, LI, LI) || above(page, own, DT, DD);
         bool is_fragment = block->words <= 2 && block->chars <= FRAGMENT_CHARS && !block->stops && !is_structured;
+        is_fragment |= page->text[block->to - 1] == ':' && !is_structured;
         if (tag == H1 || !(is_heading(tag) || is_fragment)) return;
         scores[k] = limit - 1;
     }
