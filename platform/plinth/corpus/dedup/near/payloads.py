@@ -2,9 +2,11 @@
 
     carry     per part: the shingle sets (or the signatures) of the documents that are wanted, sorted by component
     merge     several of these, until there are few: a partition of small components reads a stretch of each
+    place     per range of documents of large components: a column of the places where their values are
 
-The documents of large components are sorted by number: a piece of a component reads the values of its documents. The
-memory of a task is that of one part; values that would exceed `IN_MEMORY` go to a scratch file.
+A piece of a large component has documents from all over the corpus. It looks its documents up in the column, so its cost
+does not depend on the size of the component. The memory of a task is that of one part; values that would exceed
+`IN_MEMORY` go to a scratch file.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from plinth.corpus import sidecars
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import linking
 from plinth.corpus.dedup.near.candidates import LARGE, CandidatePairs, is_large
-from plinth.corpus.dedup.near.components import CHUNK_ROWS, read_members
+from plinth.corpus.dedup.near.components import CHUNK_ROWS, read_members, spans
 from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import cuts, keyed, levels
-from plinth.corpus.sidecars import SlotNumbers
+from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
@@ -42,6 +44,8 @@ PAYLOADS_VERSION = "2"
 #: Runs of (component or `LARGE` + document, document, start, values, checksum), and of the rows that are wanted.
 PAYLOAD, NEEDED = "payload", "needed"
 IN_MEMORY = 512 * 2**20
+#: Columns of the places of the documents of large components.
+PLACE_COLUMNS = 4
 #: Values that one merging task holds: 64 MB, a few times over.
 MERGE_VALUES = 8 * 2**20
 
@@ -55,6 +59,35 @@ class Carried:
     values: Part
 
 
+@dataclass(frozen=True)
+class Payloads:
+    """Shingle sets or signatures of the documents to compare.
+
+    Args:
+        carried: at most `run_tree.MOST_RUNS` pieces.
+        places: for each document of a large component, its piece, and the start, size and checksum of its values.
+    """
+
+    carried: tuple[Carried, ...]
+    places: Column | None
+
+    def in_range(self, store: Store, low: int, high: int) -> Iterator[tuple[Part, tuple[U64, ...]]]:
+        """Yield the values of each piece, and the documents, starts, sizes and checksums of a range of components."""
+        for one in self.carried:
+            with sorted_runs.SortedRun(store, one.places, PAYLOAD) as opened:
+                for _, *columns in opened.chunks(CHUNK_ROWS, low, high):
+                    yield one.values, tuple(columns)
+
+    def of(self, store: Store, documents: U64) -> Iterator[tuple[Part, tuple[U64, ...]]]:
+        """Yield the same for some documents of large components, which are in ascending order."""
+        if self.places is None:
+            return
+        piece, *columns = np.ascontiguousarray(self.places.take(store, documents).T)
+        for number in np.unique(piece[columns[1] > 0]).tolist():
+            mine = np.flatnonzero((piece == number) & (columns[1] > 0))
+            yield self.carried[number].values, (documents[mine], *(column[mine] for column in columns))
+
+
 def carry(
     ctx: Context,
     step: Step,
@@ -63,7 +96,7 @@ def carry(
     layout: SlotNumbers,
     found: CandidatePairs,
     needed: Sequence[Part | None] | None,
-) -> tuple[Carried, ...]:
+) -> Payloads:
     """Write the shingle sets or signatures of all parts of documents, in at most `run_tree.MOST_RUNS` pieces.
 
     Args:
@@ -92,7 +125,32 @@ def carry(
         ]
         return [Carried(*parts) for parts in run_items(ctx, merging, _merge, items, label=f"{label} sets merge")]
 
-    return tuple(levels([Carried(*parts) for parts in made if parts[0].rows], merged))
+    carried = tuple(levels([Carried(*parts) for parts in made if parts[0].rows], merged))
+    ranges = spans(layout.documents, found.components.span)
+    return Payloads(carried, _placed(ctx, label, carried, ranges) if carried and found.large.rows else None)
+
+
+def _placed(ctx: Context, label: str, carried: tuple[Carried, ...], ranges: Sequence[tuple[int, int]]) -> Column:
+    """Return the places of the values of all documents of large components."""
+    step, key = Step(name=f"{label}/places", version=PAYLOADS_VERSION), keyed(one.places for one in carried)
+    items = [Item((f"{low}-{high}", key), _Place(low, high, carried), high - low) for low, high in ranges]
+    made = [parts[0] for parts in run_items(ctx, step, _place, items, label=f"{label} places")]
+    return sidecars.joined(ctx, f"{label} places", made, "<u8", PLACE_COLUMNS)
+
+
+@dataclass(frozen=True)
+class _Place:
+    low: int
+    high: int
+    carried: tuple[Carried, ...]
+
+
+def _place(store: Store, task: _Place) -> tuple[Part, ...]:
+    table = np.zeros((task.high - task.low, PLACE_COLUMNS), dtype=np.uint64)
+    for number, one in enumerate(task.carried):
+        for _, (document, *columns) in Payloads((one,), None).in_range(store, LARGE + task.low, LARGE + task.high):
+            table[document - np.uint64(task.low)] = np.stack([np.full_like(document, number), *columns], axis=1)
+    return (sidecars.write(store, "places.flat", table),)
 
 
 @dataclass(frozen=True)
@@ -213,11 +271,12 @@ def checksums(values: U64, start: I64, size: I64, out: U64) -> None:
 
 @contextmanager
 def load(
-    store: Store, carried: Sequence[Carried], low: int, high: int, documents: U64, minima: int
+    store: Store, stored: Iterator[tuple[Part, tuple[U64, ...]]], documents: U64, minima: int
 ) -> Iterator[Payload]:
-    """Load the shingle sets or signatures of documents whose keys in `PAYLOAD` are in the range [low, high).
+    """Load the shingle sets or signatures of documents.
 
     Args:
+        stored: values, and which documents have them, from `Payloads`.
         documents: [N] numbers of the documents to compare, ascending.
         minima: length of a signature, if the values are signatures.
 
@@ -225,12 +284,10 @@ def load(
         IntegrityError: values differ from those that were written.
     """
     wanted = []
-    for one in carried if documents.size else ():
-        with sorted_runs.SortedRun(store, one.places, PAYLOAD) as opened:
-            for _, number, start, size, check in opened.chunks(CHUNK_ROWS, low, high):
-                node = np.minimum(np.searchsorted(documents, number), documents.size - 1)
-                mine = np.flatnonzero(documents[node] == number)
-                wanted.append((one.values, node[mine], start[mine], size[mine], check[mine]))
+    for part, (number, start, size, check) in stored if documents.size else ():
+        node = np.minimum(np.searchsorted(documents, number), documents.size - 1)
+        mine = np.flatnonzero(documents[node] == number)
+        wanted.append((part, node[mine], start[mine], size[mine], check[mine]))
     total = sum(int(size.sum()) for _, _, _, size, _ in wanted)
     with store.staging(".scratch") as path:
         large = total * 8 > IN_MEMORY
