@@ -42,9 +42,8 @@ VERSION = "3"
 SIGNATURE_VERSION = "2"
 SCHEMA = clusters.SCHEMA
 
-#: Bytes that one verifying task should hold, and what a document's shingles cost per byte of its text: eight for
-#: each word of about six.
-PARTITION_BYTES, SET_BYTES_PER_BYTE = 256 * 2**20, 4 / 3
+#: Bytes that one verifying task should hold.
+PARTITION_BYTES = 256 * 2**20
 #: Documents of a verifying task, at least and at most.
 PARTITION_ROWS = (1_000, PIECE_ROWS)
 
@@ -135,10 +134,12 @@ def run(
     branches, identity = index.bands(ctx, params.minhash, places), index.identity(params.minhash)
     reader = RangeReader.over(ctx.store, index.BANDS, branches, layout, identity)
     mask = sidecars.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])
-    ranks = clusters.build(ctx, params, documents, exact.text_lengths(ctx, places), quality)
+    lengths = exact.text_lengths(ctx, places)
+    ranks = clusters.build(ctx, params, documents, lengths, quality)
     rows = partition_rows or _partition_rows(params.minhash, exact_duplicates)
     groups = candidates.groups(ctx, reader, mask, range_rows)
-    found = candidates.find(ctx, ASSET, groups, layout.documents, rows, span)
+    weights = payloads.weights(ctx, params.minhash, lengths, rows)
+    found = candidates.find(ctx, ASSET, groups, layout.documents, rows, span, weights)
     read = [one.documents if params.minhash.verify == "text" else one.sides["signatures"] for one in places]
     how = Comparison.of(ASSET, params.minhash)
     linked, drawn = cluster(ctx, Clustering(how, params.survivors(), tuple(read), layout, found, ranks))
@@ -167,7 +168,7 @@ def run(
 def _partition_rows(params: MinHash, exact_duplicates: Manifest) -> int:
     """Return the number of documents whose shingle sets or signatures fit into `PARTITION_BYTES`."""
     considered = max(1, int(exact_duplicates.stats["considered"]))
-    size = SET_BYTES_PER_BYTE * int(exact_duplicates.stats["considered_bytes"]) / considered
+    size = payloads.set_bytes(params) * int(exact_duplicates.stats["considered_bytes"]) / considered
     if params.verify == "signature":
         size = 4 * params.bands * params.rows
     return int(np.clip(PARTITION_BYTES / (size + 1), *PARTITION_ROWS))

@@ -33,6 +33,7 @@ from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
+from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
@@ -189,6 +190,38 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
     with sorted_runs.SortedRun(store, task.wanted, NEEDED) as opened:
         needed = np.unique(opened.all()[0]).astype(np.int64)  # several pieces may need the same document
     return needed, component[np.searchsorted(rows, needed)]
+
+
+def weights(ctx: Context, params: MinHash, lengths: Sequence[Part], rows: int) -> Column | None:
+    """Return the number of documents that each document counts as, so that the shingle sets of `rows` of them have about
+    `IN_MEMORY` bytes at most. Signatures have the same size: the result is None.
+
+    Args:
+        lengths: by part of documents, the part with their `text_bytes`.
+        rows: number of documents in a partition.
+    """
+    if params.verify == "signature":
+        return None
+    most = 4 * params.max_characters if params.max_characters else None
+    unit = max(1.0, IN_MEMORY / rows / set_bytes(params))
+    step = Step(name="dedup/minhash/weights", version=PAYLOADS_VERSION, params={"most": most, "unit": str(unit)})
+    items = [Item((part.blob.sha256,), (part, most, unit), part.rows) for part in lengths]
+    made = [parts[0] for parts in run_items(ctx, step, _weights, items, label="dedup/minhash weights")]
+    return sidecars.joined(ctx, "dedup/minhash weights", made, "<u4")
+
+
+def _weights(store: Store, task: tuple[Part, int | None, float]) -> tuple[Part, ...]:
+    part, most, unit = task
+    found = [np.empty(0, np.uint32)]
+    for batch in iter_batches(store, part, ["text_bytes"]):
+        read = np.minimum(batch.column("text_bytes").to_numpy(), most or np.iinfo(np.int64).max)
+        found.append(np.maximum(1, read / unit).astype(np.uint32))
+    return (sidecars.write(store, "weights.flat", np.concatenate(found)),)
+
+
+def set_bytes(params: MinHash) -> float:
+    """Return the size of a shingle set in bytes per byte of text: eight bytes per character or per word of about six."""
+    return 8.0 if params.shingle_characters else 4 / 3
 
 
 def values_of(params: MinHash) -> ValuesFn:
