@@ -118,8 +118,8 @@ def pieces(
         if part.stats["others"]:
             made.append(CandidatePiece(found.routed, code, code + 1, tuple(band for band, *_ in weighed)))
     runs, drawn, least = _ordered(ctx, asset, found, crowds, ranks, below)
-    for number, ((_, band, _, weight), smallest) in enumerate(zip(crowds, least, strict=True)):
-        count, end = -(-weight // found.piece_rows), number + 1 << PLACE_BITS
+    for number, ((_, band, rows, weight), smallest) in enumerate(zip(crowds, least, strict=True)):
+        count, end = min(rows, -(-weight // found.piece_rows)), number + 1 << PLACE_BITS
         bounds = [(number << PLACE_BITS) + (i << PLACE_BITS) // count for i in range(count)]
         made += [
             CandidatePiece(runs, low, high, crowd=(band, smallest, end))

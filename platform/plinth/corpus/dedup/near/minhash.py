@@ -42,7 +42,7 @@ VERSION = "3"
 SIGNATURE_VERSION = "2"
 SCHEMA = clusters.SCHEMA
 
-#: Bytes that one verifying task should hold.
+#: Bytes that one verifying task should hold on average, and half of what it holds at most.
 PARTITION_BYTES = 256 * 2**20
 #: Documents of a verifying task, at least and at most.
 PARTITION_ROWS = (1_000, PIECE_ROWS)
@@ -138,7 +138,7 @@ def run(
     ranks = clusters.build(ctx, params, documents, lengths, quality)
     rows = partition_rows or _partition_rows(params.minhash, exact_duplicates)
     groups = candidates.groups(ctx, reader, mask, range_rows)
-    weights = payloads.weights(ctx, params.minhash, lengths, rows)
+    weights = payloads.weights(ctx, params.minhash, lengths, 2 * PARTITION_BYTES // rows)
     found = candidates.find(ctx, ASSET, groups, layout.documents, rows, span, weights)
     read = [one.documents if params.minhash.verify == "text" else one.sides["signatures"] for one in places]
     how = Comparison.of(ASSET, params.minhash)

@@ -38,8 +38,8 @@ from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
 
-#: The values of some rows of a part.
-ValuesFn = Callable[[Store, Part, I64], Iterator[U64]]
+#: Function that yields the values of some rows of a part in batches: an array per row, or a table if all have one size.
+ValuesFn = Callable[[Store, Part, I64], Iterator[Sequence[U64] | U64]]
 
 PAYLOADS_VERSION = "2"
 #: Runs of (component or `LARGE` + document, document, start, values, checksum), and of the rows that are wanted.
@@ -169,14 +169,24 @@ def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
     numbers = rows.astype(np.uint64) + np.uint64(task.base)
     key = np.where(is_large(store, task.large, component), np.uint64(LARGE) + numbers, component)
     order = sorted_runs.stable_order(key)
-    values = list(task.values(store, task.read, rows))
-    flat = np.concatenate([np.empty(0, np.uint64), *(values[i] for i in order)])
-    sizes = np.array([values[i].size for i in order], dtype=np.int64)
-    starts, checks = np.cumsum(sizes) - sizes, np.empty(rows.size, dtype=np.uint64)
+    values, sizes = _flat(task.values(store, task.read, rows))
+    flat, checks = np.empty(values.size, dtype=np.uint64), np.empty(rows.size, dtype=np.uint64)
+    rearrange(values, (np.cumsum(sizes) - sizes)[order], sizes[order], flat)
+    sizes = sizes[order]
+    starts = np.cumsum(sizes) - sizes
     checksums(flat, starts, sizes, checks)
     columns = (key[order], numbers[order], starts.astype(np.uint64), sizes.astype(np.uint64), checks)
     places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
     return places, sidecars.write(store, "values.flat", flat)
+
+
+def _flat(batches: Iterator[Sequence[U64] | U64]) -> tuple[U64, I64]:
+    """Return the values of all rows in one array, and the number of values of each row."""
+    values, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for batch in batches:
+        sizes.append(np.fromiter(map(len, batch), np.int64, len(batch)))
+        values.append(batch.reshape(-1) if isinstance(batch, np.ndarray) else np.concatenate(batch))
+    return np.concatenate(values), np.concatenate(sizes)
 
 
 def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
@@ -192,18 +202,18 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
     return needed, component[np.searchsorted(rows, needed)]
 
 
-def weights(ctx: Context, params: MinHash, lengths: Sequence[Part], rows: int) -> Column | None:
-    """Return the number of documents that each document counts as, so that the shingle sets of `rows` of them have about
-    `IN_MEMORY` bytes at most. Signatures have the same size: the result is None.
+def weights(ctx: Context, params: MinHash, lengths: Sequence[Part], size: int) -> Column | None:
+    """Return the number of documents that each document counts as, from the size of its shingle set. Signatures have the
+    same size: the result is None.
 
     Args:
         lengths: by part of documents, the part with their `text_bytes`.
-        rows: number of documents in a partition.
+        size: bytes of a shingle set that counts as one document.
     """
     if params.verify == "signature":
         return None
     most = 4 * params.max_characters if params.max_characters else None
-    unit = max(1.0, IN_MEMORY / rows / set_bytes(params))
+    unit = size / set_bytes(params)
     step = Step(name="dedup/minhash/weights", version=PAYLOADS_VERSION, params={"most": most, "unit": str(unit)})
     items = [Item((part.blob.sha256,), (part, most, unit), part.rows) for part in lengths]
     made = [parts[0] for parts in run_items(ctx, step, _weights, items, label="dedup/minhash weights")]
@@ -230,15 +240,15 @@ def values_of(params: MinHash) -> ValuesFn:
     return partial(_values, params)
 
 
-def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[U64]:
+def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[Sequence[U64] | U64]:
     if params.verify == "text":
         for batch in sorted_runs.iter_rows(store, part, ["text"], rows):
-            yield from linking.sets(batch.column("text"), params)
+            yield linking.sets(batch.column("text"), params)
         return
     width = params.bands * params.rows
     for batch in sorted_runs.iter_rows(store, part, ["signature"], rows):
         signed = raw_signatures(batch.column("signature"), width)
-        yield from np.pad(signed, ((0, 0), (0, width % 2))).view(np.uint64)
+        yield np.pad(signed, ((0, 0), (0, width % 2))).view(np.uint64)
 
 
 def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
