@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -96,6 +97,15 @@ class CandidatePiece:
                 yield opened.slice(low, high)[1]
 
 
+class Crowd(NamedTuple):
+    """Group that is divided: its key in `ROUTED`, its band key, and the number and weight of its documents."""
+
+    code: int
+    band: int
+    rows: int
+    weight: int
+
+
 def pieces(
     ctx: Context, asset: str, found: CandidatePairs, ranks: Column, below: int
 ) -> tuple[list[CandidatePiece], list[Part], str]:
@@ -108,21 +118,21 @@ def pieces(
         below: hash below which a document is drawn to measure accuracy (`sample.limit`).
     """
     made = [CandidatePiece(found.routed, low, high) for low, high in (*found.partitions, *found.pieces)]
-    most, crowds = max(ALL_PAIRS, found.piece_rows // SHARE), list[tuple[int, int, int, int]]()
+    most, crowds = max(ALL_PAIRS, found.piece_rows // SHARE), list[Crowd]()
     step, weights = Step(name=f"{asset}/weigh", version=VERSION, params={"most": most}), found.weights
     key = keyed((*found.routed, *([weights.listing] if weights else ())))
     items = [Item((str(code), key), _Weigh(found.routed, code, most, weights)) for code in found.crowded]
     for code, (part,) in zip(found.crowded, run_items(ctx, step, _weigh, items, label=f"{asset} weigh"), strict=True):
         weighed = sidecars.open_flat(ctx.store, part, "<u8", 3).tolist()
-        crowds += [(code, *one) for one in weighed]
+        crowds += [Crowd(code, *one) for one in weighed]
         if part.stats["others"]:
             made.append(CandidatePiece(found.routed, code, code + 1, tuple(band for band, *_ in weighed)))
     runs, drawn, least = _ordered(ctx, asset, found, crowds, ranks, below)
-    for number, ((_, band, rows, weight), smallest) in enumerate(zip(crowds, least, strict=True)):
-        count, end = min(rows, -(-weight // found.piece_rows)), number + 1 << PLACE_BITS
+    for number, (crowd, smallest) in enumerate(zip(crowds, least, strict=True)):
+        count, end = min(crowd.rows, -(-crowd.weight // found.piece_rows)), number + 1 << PLACE_BITS
         bounds = [(number << PLACE_BITS) + (i << PLACE_BITS) // count for i in range(count)]
         made += [
-            CandidatePiece(runs, low, high, crowd=(band, smallest, end))
+            CandidatePiece(runs, low, high, crowd=(crowd.band, smallest, end))
             for low, high in zip(bounds, [*bounds[1:], end], strict=True)
         ]
     return made, drawn, keyed((*found.routed, *runs))
@@ -155,20 +165,15 @@ def _weigh(store: Store, task: _Weigh) -> tuple[Part, ...]:
 
 
 def _ordered(
-    ctx: Context,
-    asset: str,
-    found: CandidatePairs,
-    crowds: Sequence[tuple[int, int, int, int]],
-    ranks: Column,
-    below: int,
+    ctx: Context, asset: str, found: CandidatePairs, crowds: Sequence[Crowd], ranks: Column, below: int
 ) -> tuple[tuple[Part, ...], list[Part], list[int]]:
     """Return the documents of all crowds as a few sorted runs of `CROWD`, rows from which accuracy is measured, and the
     document with the smallest id of each crowd."""
     step = Step(name=f"{asset}/crowds", version=VERSION, params={"below": str(below)})
     tasks = list[_Order]()
-    for number, (code, band, rows, _) in enumerate(crowds):
-        count = min(len(found.routed), -(-rows // ORDER_ROWS))
-        tasks += [_Order(found.routed[i::count], code, band, number, ranks, below) for i in range(count)]
+    for number, crowd in enumerate(crowds):
+        count = min(len(found.routed), -(-crowd.rows // ORDER_ROWS))
+        tasks += [_Order(found.routed[i::count], crowd.code, crowd.band, number, ranks, below) for i in range(count)]
     items = [Item((f"{task.code}-{task.band}-{task.number}", keyed(task.routed), ranks.key), task) for task in tasks]
     made = run_items(ctx, step, _order, items, label=f"{asset} crowds")
     runs = narrow(ctx, CROWD, 2, [part for parts in made for part in parts[2:]], f"{asset} crowds")
