@@ -4,8 +4,8 @@
     merge     several of these, until there are few: a partition of small components reads a stretch of each
     place     per range of documents of large components: a column of the places where their values are
 
-A piece of a large component has documents from all over the corpus. It looks its documents up in the column, so its cost
-does not depend on the size of the component. The memory of a task is that of one part; values that would exceed
+A piece of a large component has documents from all over the corpus. It looks its documents up in the column, so its
+cost does not depend on the size of the component. The memory of a task is that of one part; values that would exceed
 `IN_MEMORY` go to a scratch file.
 """
 
@@ -203,8 +203,8 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
 
 
 def weights(ctx: Context, params: MinHash, lengths: Sequence[Part], size: int) -> Column | None:
-    """Return the number of documents that each document counts as, from the size of its shingle set. Signatures have the
-    same size: the result is None.
+    """Return the number of documents that each document counts as, from the size of its shingle set. The result is None
+    for signatures, which have one size.
 
     Args:
         lengths: by part of documents, the part with their `text_bytes`.
@@ -230,7 +230,7 @@ def _weights(store: Store, task: tuple[Part, int | None, float]) -> tuple[Part, 
 
 
 def set_bytes(params: MinHash) -> float:
-    """Return the size of a shingle set in bytes per byte of text: eight bytes per character or per word of about six."""
+    """Return the bytes of a shingle set per byte of text: eight per character, or per word of about six characters."""
     return 8.0 if params.shingle_characters else 4 / 3
 
 
