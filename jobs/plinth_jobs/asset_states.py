@@ -8,6 +8,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, PlinthError
 from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
 from plinth.text import counted
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Decision, decide
@@ -26,7 +27,7 @@ def elsewhere(count: int) -> str:
 
 def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
     """Return a row for every asset of the recipe, with its state. `own` is False if another workspace sealed the asset.
-    `error` is the reason if the published manifest cannot be read."""
+    `error` is the reason if the published manifest cannot be read. `figures` has the statistics of a model."""
     catalog = stages(recipe)
     try:
         todo = decide(ctx, catalog)
@@ -51,9 +52,15 @@ def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
                 "bytes": manifest.bytes if manifest else None,
                 "digest": manifest.digest if manifest else None,
                 "error": broken and broken.what,
+                "figures": _figures(manifest) if manifest and stage.group == "models" else None,
             }
         )
     return rows
+
+
+def _figures(model: Manifest) -> dict[str, int | float]:
+    """Return what was measured of a model: the numbers in its statistics."""
+    return {name: value for name, value in model.stats.items() if isinstance(value, int | float)}
 
 
 def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def write_bands(store: Store, task: Made) -> tuple[Part, ...]:
 def values(store: Store, part: Part, rows: Any) -> Iterator[Any]:
     """Signatures of some rows of a part of documents, as `payloads.values_of` reads them."""
     made = Made(**part.stats)
-    yield from np.ascontiguousarray(made.signatures()[rows]).view(np.uint64)
+    yield np.ascontiguousarray(made.signatures()[rows]).view(np.uint64)
 
 
 def bands(ctx: Context, params: MinHash, places: Sequence[sidecars.Slot]) -> list[run_tree.Branch]:

@@ -441,6 +441,10 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
         output.emit_json(rows)
         return _require_whole(rows)
     output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows, every), right=("rows", "size"))
+    for row in rows:
+        if row["figures"]:
+            figures = (f"{name.replace('_', ' ')} {value:,.4g}" for name, value in row["figures"].items())
+            output.say(f"{row['asset']}: {', '.join(figures)}")
     count = sum(row["state"] == "up to date" for row in rows)
     output.say(f"{count} of {counted(len(rows), 'asset')} {'is' if count == 1 else 'are'} up to date.")
     if others := sum(not row["own"] for row in rows):

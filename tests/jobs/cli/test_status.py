@@ -109,6 +109,19 @@ def test_what_cannot_be_read_is_named_and_hides_no_other_asset(ctx: Context, pli
     assert f"{torn}.json is not a reference" in ran.err
 
 
+def test_a_model_shows_what_was_measured_of_it(ctx: Context, plinth: Plinth, tmp_path: Path) -> None:
+    learns = tmp_path / "learns.yaml"
+    learns.write_text(f"extends: {RECIPE}\ncorpus: {{documents: {{extraction_model: {{buckets: [web]}}}}}}\n")
+    stats = {"agreement": 0.93456, "measured_articles": 1234, "not_taught": {"timeout": 2}}
+    made = Manifest(asset="models/main_content", step="s", version="1", params={}, inputs={}, parts=(), stats=stats)
+    ctx.refs.publish(made, "key")
+    words = ("status", "-w", ctx.workspace.root, "-r", learns)
+    assert "models/main_content: agreement 0.9346, measured articles 1,234\n" in plinth(*words).out
+    figures = {row["asset"]: row["figures"] for row in json.loads(plinth(*words, "--json").out)}
+    assert figures.pop("models/main_content") == {"agreement": 0.93456, "measured_articles": 1234}
+    assert set(figures.values()) == {None}
+
+
 def test_runs_that_may_be_alive_were_submitted_and_have_no_result(ctx: Context) -> None:
     _run(ctx, "never-submitted", "config.json")
     _run(ctx, "ended", "config.json", "handle.json", "result.json")

@@ -68,11 +68,14 @@ class Corpus:
         self.exact = exact.run(self.ctx, self.dedup, self.documents, self.policies, range_rows=self.range_rows)
         return self.exact
 
-    def through_near(self) -> Manifest:
-        self.through_exact()
+    def sign(self) -> None:
         self.signatures = {
             b: minhash.signatures(self.ctx, b, self.dedup.minhash, one) for b, one in self.documents.items()
         }
+
+    def through_near(self) -> Manifest:
+        self.through_exact()
+        self.sign()
         self.near = minhash.run(
             self.ctx, self.dedup, self.documents, self.signatures, self.exact, range_rows=self.range_rows
         )

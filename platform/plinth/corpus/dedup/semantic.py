@@ -34,7 +34,7 @@ from plinth.corpus.dedup.near import candidates
 from plinth.corpus.dedup.near.crowds import CROWD as CROWD_RUN
 from plinth.corpus.dedup.near.crowds import crowd_places
 from plinth.corpus.dedup.near.linking import COSINES
-from plinth.corpus.dedup.near.minhash import Comparison, cluster
+from plinth.corpus.dedup.near.minhash import Clustering, Comparison, cluster
 from plinth.corpus.dedup.parameters import Dedup, Semantic
 from plinth.corpus.dedup.run_tree import Range, RangeReader, in_order, reduce, sorted_here, tree
 from plinth.corpus.dedup.sorted_runs import END
@@ -333,7 +333,7 @@ def run(
     carry = Step(name=f"{ASSET}/carry", version=VERSION)
     similarity = {"vectors": made.source, "dimensions": made.total.size}
     how = Comparison(ASSET, COSINES, similarity, params.threshold, carry, semantic_vectors.values)
-    linked, _ = cluster(ctx, how, longest.survivors(), made.parts, layout, found, ranks)
+    linked, _ = cluster(ctx, Clustering(how, longest.survivors(), made.parts, layout, found, ranks))
     members = clusters.gather(ctx, ASSET, linked, layout)
     compared = dict(zip([slot.number for slot in chosen], zip(made.parts, members, strict=True), strict=True))
     parts = _sidecars(ctx, places, compared)

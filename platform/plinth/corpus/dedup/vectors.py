@@ -114,7 +114,7 @@ def raw(column: pa.Array) -> U64:
 def values(store: Store, part: Part, rows: I64) -> Iterator[U64]:
     """Yield the vectors of the rows in `rows`, as `near.candidates` needs them."""
     for batch in sorted_runs.iter_rows(store, part, ["vector"], rows):
-        yield from raw(batch.column("vector"))
+        yield raw(batch.column("vector"))
 
 
 def _learned(

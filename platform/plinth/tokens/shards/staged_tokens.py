@@ -242,6 +242,8 @@ def _without_nulls(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 # are copied back from the shards that were published last; where those are gone the text is encoded again. Either way
 # the bytes are those whose SHA-256 was recorded.
 
+#: Documents that are read at once: a few times `COLUMN_BYTES` of text.
+BATCH_ROWS = 1024
 #: Row for row the curated part: id and number of tokens of each document.
 _LENGTHS = pa.schema([INDEX_SCHEMA.field("id"), INDEX_SCHEMA.field("tokens")])
 
@@ -372,7 +374,7 @@ def _tokenise(store: Store, task: TokeniseTask) -> tuple[Part, ...]:
     compared = SampleComparison(trained, encoder, task.end_of_text, task.curated.rows, task.curated.name)
     lengths, size = [np.empty(0, np.int64)], 0
     with _writer(store, task.bucket) as (stream, made), encode.parallel(False):
-        for batch in iter_batches(store, task.curated, ["text"]):
+        for batch in iter_batches(store, task.curated, ["text"], BATCH_ROWS):
             for texts in slices(batch.column("text")):
                 ids, first = encoder.encode(texts, task.dtype)
                 compared.add(texts, (ids, first))

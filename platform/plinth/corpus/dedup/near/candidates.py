@@ -8,6 +8,7 @@
 Each cluster is inside one component, so a partition of components is verified independently and yields its clusters. A
 component that exceeds a partition is large: its groups are divided into pieces, each piece yields the documents that it
 connects, and `large` connects these to clusters. A single group that exceeds a piece is a crowd: `crowds` divides it.
+A document with a long text counts as several documents, so that partitions and pieces are bounded in bytes too.
 
 Pairs of documents are never stored. A group only proposes candidates; the parameter `verify` determines how they are
 compared.
@@ -35,7 +36,7 @@ from plinth.records import Part, Step
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64, Bools
 
-VERSION = "3"
+VERSION = "4"
 #: Runs of (component, band key, document). In large components, the key of a group takes the component's place:
 #: `LARGE`, the first document of the group, and `KEY_BITS` of its band key. Groups with many documents in common often
 #: have the same first document, so they are adjacent.
@@ -61,6 +62,7 @@ class CandidatePairs:
         pieces: ranges of the groups of large components, half open.
         crowded: keys in `ROUTED` of groups that are larger than a piece.
         piece_rows: number of rows per piece.
+        weights: number of documents that each document counts as; one if None.
     """
 
     shared: tuple[Part, ...]
@@ -71,6 +73,7 @@ class CandidatePairs:
     pieces: tuple[tuple[int, int], ...]
     crowded: tuple[int, ...]
     piece_rows: int
+    weights: Column | None = None
 
     @property
     def documents(self) -> int:
@@ -85,6 +88,7 @@ def find(
     documents: int,
     partition_rows: int,
     span: int = components.SPAN,
+    weights: Column | None = None,
 ) -> CandidatePairs:
     """Return the documents that share a band key, grouped by connected component.
 
@@ -95,17 +99,18 @@ def find(
         partition_rows: number of documents per partition, and of rows per piece of a large component, within the limits
             of a piece. Both may have about a fifth more, because they are counted from a sample.
         span: documents per task; affects memory use only.
+        weights: number of documents that each document counts as; one if None.
     """
     shared = narrow(ctx, SHARED, SHARED_COLUMNS, groups, f"{asset} groups")
     joined = components.connect(ctx, asset, shared, documents, span)
     ranges = components.spans(documents, span)
-    counted = _counted(ctx, asset, ranges, joined, max(1, partition_rows // COUNTED))
+    counted = _counted(ctx, asset, ranges, joined, max(1, partition_rows // COUNTED), weights)
     bounds, large = _divided(ctx, asset, counted, partition_rows)
     piece_rows = min(max(partition_rows, ALL_PAIRS), PIECE_ROWS)
     step = Step(name=f"{asset}/route", version=VERSION, params={"every": max(1, piece_rows // COUNTED)})
-    key = keyed((*shared, large))
+    key, every = keyed((*shared, large, *([weights.listing] if weights else ()))), step.params["every"]
     items = [
-        Item((f"{low}-{high}", key, mine.blob.sha256), _Route(low, high, shared, mine, large, step.params["every"]))
+        Item((f"{low}-{high}", key, mine.blob.sha256), _Route(low, high, shared, mine, large, every, weights))
         for (low, high), mine in zip(ranges, joined.members, strict=True)
     ]
     made = run_items(ctx, step, _route, items, label=f"{asset} route")
@@ -117,7 +122,7 @@ def find(
         crowded = sidecars.open_flat(ctx.store, found, "<u8").tolist()
         pieces = list(pairwise(sorted({LARGE, *bounds, *crowded, *(one + 1 for one in crowded), END})))
         pieces = [piece for piece in pieces if piece[0] not in set(crowded)]
-    return CandidatePairs(shared, few, joined, large, partitions, tuple(pieces), tuple(crowded), piece_rows)
+    return CandidatePairs(shared, few, joined, large, partitions, tuple(pieces), tuple(crowded), piece_rows, weights)
 
 
 def is_large(store: Store, large: Part, component: U64) -> Bools:
@@ -174,11 +179,18 @@ def write_shared(store: Store, key: U64, at: U64) -> Part:
     return sorted_runs.write(store, "shared.run", SHARED, [(at[order], key[order], first[order])], SHARED_COLUMNS)
 
 
-def _counted(ctx: Context, asset: str, ranges: Sequence[tuple[int, int]], joined: Components, every: int) -> list[Part]:
+def _counted(
+    ctx: Context,
+    asset: str,
+    ranges: Sequence[tuple[int, int]],
+    joined: Components,
+    every: int,
+    weights: Column | None,
+) -> list[Part]:
     """Return the components of some documents, one of `every`, as sorted runs of `COUNTS`."""
-    step = Step(name=f"{asset}/count", version=VERSION, params={"every": every})
+    step, key = Step(name=f"{asset}/count", version=VERSION, params={"every": every}), weights.key if weights else ""
     items = [
-        Item((f"{low}-{high}", mine.blob.sha256), _Count(low, high, mine, every), mine.rows)
+        Item((f"{low}-{high}", mine.blob.sha256, key), _Count(low, high, mine, every, weights), mine.rows)
         for (low, high), mine in zip(ranges, joined.members, strict=True)
     ]
     return [parts[0] for parts in run_items(ctx, step, _count, items, label=f"{asset} count")]
@@ -190,12 +202,29 @@ class _Count:
     high: int
     members: Part
     every: int
+    weights: Column | None
 
 
 def _count(store: Store, task: _Count) -> tuple[Part, ...]:
     document, component = read_members(store, [task.members], task.low, task.high)
-    chosen = linking.ends(document, document) % np.uint64(task.every) == 0
-    return (_write_counts(store, component[chosen]),)
+    weight = weights_of(store, task.weights, document)
+    return (_write_counts(store, _sampled(component, linking.ends(document, document), weight, task.every)),)
+
+
+def weights_of(store: Store, weights: Column | None, documents: U64) -> U64:
+    """Return the number of documents that each document counts as, for documents in ascending order."""
+    if weights is None:
+        return np.ones(documents.size, dtype=np.uint64)
+    return weights.take(store, documents).astype(np.uint64)
+
+
+def _sampled(key: U64, drawn: U64, weight: U64, every: int) -> U64:
+    """Return about one of `every` keys; a key with a weight of several times `every` is returned several times.
+
+    Args:
+        drawn: random number of each key.
+    """
+    return np.repeat(key, ((weight + drawn % np.uint64(every)) // np.uint64(every)).astype(np.int64))
 
 
 def _write_counts(store: Store, key: U64) -> Part:
@@ -210,6 +239,7 @@ class _Route:
     members: Part
     large: Part
     every: int
+    weights: Column | None
 
 
 def _route(store: Store, task: _Route) -> tuple[Part, ...]:
@@ -228,8 +258,9 @@ def _route(store: Store, task: _Route) -> tuple[Part, ...]:
                 routed, mine = of[local], np.flatnonzero(large[local])
                 if mine.size:
                     routed[mine] = _group_key(first[mine], key[mine])
-                    chosen = linking.ends(key[mine], at[mine]) % np.uint64(task.every) == 0
-                    counted.append(routed[mine][chosen])
+                    weight = weights_of(store, task.weights, at[mine])
+                    drawn = linking.ends(key[mine], at[mine])
+                    counted.append(_sampled(routed[mine], drawn, weight, task.every))
                 waiting.append((routed, key, at))
                 held += at.size
                 if held >= ROUTE_ROWS:

@@ -1,6 +1,6 @@
 """Pieces of candidates that one task compares, and the crowds of large components, divided into such pieces.
 
-    weigh    per group that is larger than a piece: its band keys, and the number of documents of each
+    weigh    per group that is larger than a piece: its band keys, and the number and weight of the documents of each
     order    per band key of these and a few sorted runs: the documents, sorted by their places in the crowd's order
     read     a piece of a crowd: a range of places, the next documents, and the document with the smallest id
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from plinth.compute.context import Context, Item, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import linking, sample
-from plinth.corpus.dedup.near.candidates import LARGE, ROUTED, CandidatePairs, read_routed
+from plinth.corpus.dedup.near.candidates import LARGE, ROUTED, CandidatePairs, read_routed, weights_of
 from plinth.corpus.dedup.near.components import CHUNK_ROWS
 from plinth.corpus.dedup.near.linking import ALL_PAIRS, NEIGHBOURS
 from plinth.corpus.dedup.run_tree import keyed, narrow
@@ -29,10 +30,10 @@ from plinth.storage.store import Store
 from plinth_text.arrays import U64
 from plinth_text.compiled import compiled
 
-VERSION = "1"
+VERSION = "2"
 #: Runs of (number of a crowd and `PLACE_BITS` of the place, document).
 CROWD, PLACE_BITS = "crowd", 36
-#: Groups with more than this share of a piece are divided if they are adjacent to a crowd.
+#: Groups that weigh more than this share of a piece are divided if they are adjacent to a crowd.
 SHARE = 16
 #: Documents of a crowd that a task sorts into its order, unless there are too few sorted runs.
 ORDER_ROWS = 4_000_000
@@ -96,6 +97,15 @@ class CandidatePiece:
                 yield opened.slice(low, high)[1]
 
 
+class Crowd(NamedTuple):
+    """Group that is divided: its key in `ROUTED`, its band key, and the number and weight of its documents."""
+
+    code: int
+    band: int
+    rows: int
+    weight: int
+
+
 def pieces(
     ctx: Context, asset: str, found: CandidatePairs, ranks: Column, below: int
 ) -> tuple[list[CandidatePiece], list[Part], str]:
@@ -108,20 +118,21 @@ def pieces(
         below: hash below which a document is drawn to measure accuracy (`sample.limit`).
     """
     made = [CandidatePiece(found.routed, low, high) for low, high in (*found.partitions, *found.pieces)]
-    most, crowds = max(ALL_PAIRS, found.piece_rows // SHARE), list[tuple[int, int, int]]()
-    step, key = Step(name=f"{asset}/weigh", version=VERSION, params={"most": most}), keyed(found.routed)
-    items = [Item((str(code), key), _Weigh(found.routed, code, most)) for code in found.crowded]
+    most, crowds = max(ALL_PAIRS, found.piece_rows // SHARE), list[Crowd]()
+    step, weights = Step(name=f"{asset}/weigh", version=VERSION, params={"most": most}), found.weights
+    key = keyed((*found.routed, *([weights.listing] if weights else ())))
+    items = [Item((str(code), key), _Weigh(found.routed, code, most, weights)) for code in found.crowded]
     for code, (part,) in zip(found.crowded, run_items(ctx, step, _weigh, items, label=f"{asset} weigh"), strict=True):
-        weighed = sidecars.open_flat(ctx.store, part, "<u8", 2).tolist()
-        crowds += [(code, band, rows) for band, rows in weighed]
+        weighed = sidecars.open_flat(ctx.store, part, "<u8", 3).tolist()
+        crowds += [Crowd(code, *one) for one in weighed]
         if part.stats["others"]:
-            made.append(CandidatePiece(found.routed, code, code + 1, tuple(band for band, _ in weighed)))
+            made.append(CandidatePiece(found.routed, code, code + 1, tuple(band for band, *_ in weighed)))
     runs, drawn, least = _ordered(ctx, asset, found, crowds, ranks, below)
-    for number, ((_, band, rows), smallest) in enumerate(zip(crowds, least, strict=True)):
-        count, end = -(-rows // found.piece_rows), number + 1 << PLACE_BITS
+    for number, (crowd, smallest) in enumerate(zip(crowds, least, strict=True)):
+        count, end = min(crowd.rows, -(-crowd.weight // found.piece_rows)), number + 1 << PLACE_BITS
         bounds = [(number << PLACE_BITS) + (i << PLACE_BITS) // count for i in range(count)]
         made += [
-            CandidatePiece(runs, low, high, crowd=(band, smallest, end))
+            CandidatePiece(runs, low, high, crowd=(crowd.band, smallest, end))
             for low, high in zip(bounds, [*bounds[1:], end], strict=True)
         ]
     return made, drawn, keyed((*found.routed, *runs))
@@ -132,33 +143,37 @@ class _Weigh:
     routed: tuple[Part, ...]
     code: int
     most: int
+    weights: Column | None
 
 
 def _weigh(store: Store, task: _Weigh) -> tuple[Part, ...]:
-    """Write the band keys of more than `most` rows among the rows with one key in `ROUTED`, and count the others."""
-    band, rows = np.empty(0, np.uint64), np.empty(0, np.int64)
+    """Write the band keys that weigh more than `most` among the rows with one key in `ROUTED`, with their numbers of
+    rows and their weights, and count the rows of the others. A group is never divided if all its pairs are compared."""
+    band, rows, weights = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
     for part in task.routed:
         with sorted_runs.SortedRun(store, part, ROUTED) as opened:
-            for _, key, _ in opened.chunks(CHUNK_ROWS, task.code, task.code + 1):
-                own, counts = np.unique(key, return_counts=True)
-                band, place = np.unique(np.concatenate([band, own]), return_inverse=True)
-                rows = np.bincount(place, np.concatenate([rows, counts]), band.size).astype(np.int64)
-    heavy = rows > task.most
-    table = np.stack([band[heavy], rows[heavy].astype(np.uint64)], axis=1)
+            for _, key, at in opened.chunks(CHUNK_ROWS, task.code, task.code + 1):
+                order = np.argsort(at)
+                weight = weights_of(store, task.weights, at[order])
+                band, place = np.unique(np.concatenate([band, key[order]]), return_inverse=True)
+                rows = np.bincount(place, np.append(rows, np.ones(at.size)), band.size).astype(np.int64)
+                weights = np.bincount(place, np.append(weights, weight), band.size).astype(np.int64)
+    heavy = (weights > task.most) & (rows > ALL_PAIRS)
+    table = np.stack([band[heavy], rows[heavy].astype(np.uint64), weights[heavy].astype(np.uint64)], axis=1)
     part = sidecars.write(store, "weights.flat", table)
     return (part.model_copy(update={"stats": {"others": int(rows[~heavy].sum())}}),)
 
 
 def _ordered(
-    ctx: Context, asset: str, found: CandidatePairs, crowds: Sequence[tuple[int, int, int]], ranks: Column, below: int
+    ctx: Context, asset: str, found: CandidatePairs, crowds: Sequence[Crowd], ranks: Column, below: int
 ) -> tuple[tuple[Part, ...], list[Part], list[int]]:
     """Return the documents of all crowds as a few sorted runs of `CROWD`, rows from which accuracy is measured, and the
     document with the smallest id of each crowd."""
     step = Step(name=f"{asset}/crowds", version=VERSION, params={"below": str(below)})
     tasks = list[_Order]()
-    for number, (code, band, rows) in enumerate(crowds):
-        count = min(len(found.routed), -(-rows // ORDER_ROWS))
-        tasks += [_Order(found.routed[i::count], code, band, number, ranks, below) for i in range(count)]
+    for number, crowd in enumerate(crowds):
+        count = min(len(found.routed), -(-crowd.rows // ORDER_ROWS))
+        tasks += [_Order(found.routed[i::count], crowd.code, crowd.band, number, ranks, below) for i in range(count)]
     items = [Item((f"{task.code}-{task.band}-{task.number}", keyed(task.routed), ranks.key), task) for task in tasks]
     made = run_items(ctx, step, _order, items, label=f"{asset} crowds")
     runs = narrow(ctx, CROWD, 2, [part for parts in made for part in parts[2:]], f"{asset} crowds")

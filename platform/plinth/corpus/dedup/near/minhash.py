@@ -25,7 +25,7 @@ from plinth.compute.context import Context, Item, manifest, renamed, run_items
 from plinth.corpus import sidecars
 from plinth.corpus.dedup import clusters, exact, sorted_runs
 from plinth.corpus.dedup.near import accuracy, candidates, components, crowds, index, large, linking, payloads, sample
-from plinth.corpus.dedup.near.candidates import LARGE, PIECE_ROWS, CandidatePairs
+from plinth.corpus.dedup.near.candidates import PIECE_ROWS, CandidatePairs
 from plinth.corpus.dedup.near.crowds import CandidatePiece
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, SIMILARITIES, KnownSimilarities, Links
 from plinth.corpus.dedup.parameters import Dedup, MinHash
@@ -42,9 +42,8 @@ VERSION = "3"
 SIGNATURE_VERSION = "2"
 SCHEMA = clusters.SCHEMA
 
-#: Bytes that one verifying task should hold, and what a document's shingles cost per byte of its text: eight for
-#: each word of about six.
-PARTITION_BYTES, SET_BYTES_PER_BYTE = 256 * 2**20, 4 / 3
+#: Bytes that one verifying task should hold on average, and half of what it holds at most.
+PARTITION_BYTES = 256 * 2**20
 #: Documents of a verifying task, at least and at most.
 PARTITION_ROWS = (1_000, PIECE_ROWS)
 
@@ -135,13 +134,15 @@ def run(
     branches, identity = index.bands(ctx, params.minhash, places), index.identity(params.minhash)
     reader = RangeReader.over(ctx.store, index.BANDS, branches, layout, identity)
     mask = sidecars.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])
-    ranks = clusters.build(ctx, params, documents, exact.text_lengths(ctx, places), quality)
+    lengths = exact.text_lengths(ctx, places)
+    ranks = clusters.build(ctx, params, documents, lengths, quality)
     rows = partition_rows or _partition_rows(params.minhash, exact_duplicates)
     groups = candidates.groups(ctx, reader, mask, range_rows)
-    found = candidates.find(ctx, ASSET, groups, layout.documents, rows, span)
+    weights = payloads.weights(ctx, params.minhash, lengths, 2 * PARTITION_BYTES // rows)
+    found = candidates.find(ctx, ASSET, groups, layout.documents, rows, span, weights)
     read = [one.documents if params.minhash.verify == "text" else one.sides["signatures"] for one in places]
     how = Comparison.of(ASSET, params.minhash)
-    linked, drawn = cluster(ctx, how, params.survivors(), read, layout, found, ranks)
+    linked, drawn = cluster(ctx, Clustering(how, params.survivors(), tuple(read), layout, found, ranks))
     members = clusters.gather(ctx, ASSET, linked, layout)
     below, texts = sample.limit(found.documents), [slot.documents for slot in places]
     rates = accuracy.measure(ctx, ASSET, params.minhash, drawn, texts, layout, below)
@@ -167,7 +168,7 @@ def run(
 def _partition_rows(params: MinHash, exact_duplicates: Manifest) -> int:
     """Return the number of documents whose shingle sets or signatures fit into `PARTITION_BYTES`."""
     considered = max(1, int(exact_duplicates.stats["considered"]))
-    size = SET_BYTES_PER_BYTE * int(exact_duplicates.stats["considered_bytes"]) / considered
+    size = payloads.set_bytes(params) * int(exact_duplicates.stats["considered_bytes"]) / considered
     if params.verify == "signature":
         size = 4 * params.bands * params.rows
     return int(np.clip(PARTITION_BYTES / (size + 1), *PARTITION_ROWS))
@@ -241,67 +242,68 @@ class Comparison:
         return cls(asset, SETS if text else SIGNATURES, similarity, params.threshold, carry, values, minima, True)
 
 
-def cluster(
-    ctx: Context,
-    how: Comparison,
-    survivors: Mapping[str, Any],
-    read: Sequence[Part],
-    layout: SlotNumbers,
-    found: CandidatePairs,
-    ranks: Column,
-) -> tuple[list[Part], list[Part]]:
-    """Return the documents of all clusters of similar documents, as runs sorted by document number, and the documents
-    that were drawn to measure the accuracy of removal.
+@dataclass(frozen=True)
+class Clustering:
+    """Candidates to compare, and the data that their clusters depend on.
 
     Args:
+        how: method to compare two documents.
         survivors: parameters that the choice of survivors depends on.
         read: by part of documents, the part with the data to compare.
+        layout: numbers of the documents.
         found: candidates to compare.
         ranks: ids and ranks of documents, from `clusters.build`.
     """
-    below = sample.limit(found.documents) if how.sampled else 0
-    pieces, near, digest = crowds.pieces(ctx, how.asset, found, ranks, below)
-    tasks = [_Compared(piece, ranks, how.threshold) for piece in pieces]
+
+    how: Comparison
+    survivors: Mapping[str, Any]
+    read: tuple[Part, ...]
+    layout: SlotNumbers
+    found: CandidatePairs
+    ranks: Column
+
+    @property
+    def below(self) -> int:
+        """Hash below which a document is drawn to measure the accuracy of removal."""
+        return sample.limit(self.found.documents) if self.how.sampled else 0
+
+
+def cluster(ctx: Context, task: Clustering) -> tuple[list[Part], list[Part]]:
+    """Return the documents of all clusters of similar documents, as runs sorted by document number, and the documents
+    that were drawn to measure the accuracy of removal."""
+    asset, found, ranks, below = task.how.asset, task.found, task.ranks, task.below
+    pieces, near, digest = crowds.pieces(ctx, asset, found, ranks, below)
     members, edges, drawn = list[Part](), list[Part](), list[Part]()
-    linked = _compare(ctx, how, survivors, read, layout, found, tasks, digest)
+    linked = _compare(ctx, task, [_Compared(piece, ranks, task.how.threshold) for piece in pieces], digest)
     for piece, (own, _, *sampled) in zip(pieces, linked, strict=True):
         (edges if piece.is_partial else members).append(own)
         (near if piece.is_partial else drawn).extend(sampled)
     if edges:
-        mine = large.members(ctx, how.asset, edges, layout.documents, found, ranks)
+        mine = large.members(ctx, asset, edges, task.layout.documents, found, ranks)
         members += mine
         if below:
-            drawn.append(large.draw(ctx, how.asset, found, near, mine, ranks, below))
+            drawn.append(large.draw(ctx, asset, found, near, mine, ranks, below))
     return members, drawn
 
 
-def _compare(
-    ctx: Context,
-    how: Comparison,
-    survivors: Mapping[str, Any],
-    read: Sequence[Part],
-    layout: SlotNumbers,
-    found: CandidatePairs,
-    tasks: Sequence[_Compared],
-    digest: str,
-) -> list[tuple[Part, ...]]:
+def _compare(ctx: Context, task: Clustering, tasks: Sequence[_Compared], digest: str) -> list[tuple[Part, ...]]:
     """Compare the documents of all pieces. `digest` identifies the rows of the pieces."""
-    key = keyed((*found.components.members, tasks[0].ranks.listing, *read))
-    step = Step(name=f"{how.asset}/link", version=LINK_VERSION, params={**how.similarity, **survivors})
+    how, found = task.how, task.found
+    key = keyed((*found.components.members, task.ranks.listing, *task.read))
+    step = Step(name=f"{how.asset}/link", version=LINK_VERSION, params={**how.similarity, **task.survivors})
     # The cache changes how much work a task is, and not its members: it is not among their inputs.
-    inputs = [(*task.key, digest, key) for task in tasks]
+    inputs = [(*one.key, digest, key) for one in tasks]
     made = [ctx.cache.get(step.key(one)) for one in inputs]
     if all(made):
         return [parts for parts in made if parts]
     definition = {"version": VERIFY_VERSION, **how.similarity}
     known = linking.recall(ctx, definition)
-    tasks = [replace(task, known=known) for task in tasks]
-    needed = _needed(ctx, tasks, digest, key, layout) if known else None
-    carried = payloads.carry(ctx, how.carry, read, how.values, layout, found, needed)
-    below = sample.limit(found.documents) if how.sampled else 0
+    tasks = [replace(one, known=known) for one in tasks]
+    needed = _needed(ctx, tasks, digest, key, task.layout) if known else None
+    carried = payloads.carry(ctx, how.carry, task.read, how.values, task.layout, found, needed)
     items = [
-        Item(one, _Link(task, carried, how.what, how.minima, below), found.documents // len(tasks))
-        for one, task in zip(inputs, tasks, strict=True)
+        Item(keys, _Link(one, carried, how.what, how.minima, task.below), found.documents // len(tasks))
+        for keys, one in zip(inputs, tasks, strict=True)
     ]
     linked = run_items(ctx, step, _link, items, label=f"{how.asset} verify")
     linking.remember(ctx, definition, known, [fresh for _, fresh, *_ in linked])
@@ -351,7 +353,7 @@ def _plan(store: Store, task: _Compared) -> tuple[Part, ...]:
 @dataclass(frozen=True)
 class _Link:
     compared: _Compared
-    carried: tuple[payloads.Carried, ...]
+    carried: payloads.Payloads
     what: int
     minima: int
     below: int
@@ -359,10 +361,9 @@ class _Link:
 
 def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     piece, (documents, ranks, links) = task.compared.piece, _open(store, task.compared)
-    low, high = piece.low, piece.high
-    if piece.is_partial and documents.size:
-        low, high = LARGE + int(documents[0]), LARGE + int(documents[-1]) + 1
-    with payloads.load(store, task.carried, low, high, documents, task.minima) as payload:
+    carried = task.carried
+    stored = carried.of(store, documents) if piece.is_partial else carried.in_range(store, piece.low, piece.high)
+    with payloads.load(store, stored, documents, task.minima) as payload:
         pairs, values = links.walk(task.what, payload=payload)
         order = sorted_runs.in_order(pairs, values)
         fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)

@@ -2,9 +2,11 @@
 
     carry     per part: the shingle sets (or the signatures) of the documents that are wanted, sorted by component
     merge     several of these, until there are few: a partition of small components reads a stretch of each
+    place     per range of documents of large components: a column of the places where their values are
 
-The documents of large components are sorted by number: a piece of a component reads the values of its documents. The
-memory of a task is that of one part; values that would exceed `IN_MEMORY` go to a scratch file.
+A piece of a large component has documents from all over the corpus. It looks its documents up in the column, so its
+cost does not depend on the size of the component. The memory of a task is that of one part; values that would exceed
+`IN_MEMORY` go to a scratch file.
 """
 
 from __future__ import annotations
@@ -22,26 +24,29 @@ from plinth.corpus import sidecars
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.near import linking
 from plinth.corpus.dedup.near.candidates import LARGE, CandidatePairs, is_large
-from plinth.corpus.dedup.near.components import CHUNK_ROWS, read_members
+from plinth.corpus.dedup.near.components import CHUNK_ROWS, read_members, spans
 from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_tree import cuts, keyed, levels
-from plinth.corpus.sidecars import SlotNumbers
+from plinth.corpus.sidecars import Column, SlotNumbers
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
+from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 from plinth_text.arrays import I64, U64
 from plinth_text.compiled import compiled
 
-#: The values of some rows of a part.
-ValuesFn = Callable[[Store, Part, I64], Iterator[U64]]
+#: Function that yields the values of some rows of a part in batches: an array per row, or a table if all have one size.
+ValuesFn = Callable[[Store, Part, I64], Iterator[Sequence[U64] | U64]]
 
 PAYLOADS_VERSION = "2"
 #: Runs of (component or `LARGE` + document, document, start, values, checksum), and of the rows that are wanted.
 PAYLOAD, NEEDED = "payload", "needed"
 IN_MEMORY = 512 * 2**20
+#: Columns of the places of the documents of large components.
+PLACE_COLUMNS = 4
 #: Values that one merging task holds: 64 MB, a few times over.
 MERGE_VALUES = 8 * 2**20
 
@@ -55,6 +60,35 @@ class Carried:
     values: Part
 
 
+@dataclass(frozen=True)
+class Payloads:
+    """Shingle sets or signatures of the documents to compare.
+
+    Args:
+        carried: at most `run_tree.MOST_RUNS` pieces.
+        places: for each document of a large component, its piece, and the start, size and checksum of its values.
+    """
+
+    carried: tuple[Carried, ...]
+    places: Column | None
+
+    def in_range(self, store: Store, low: int, high: int) -> Iterator[tuple[Part, tuple[U64, ...]]]:
+        """Yield the values of each piece, and the documents, starts, sizes and checksums of a range of components."""
+        for one in self.carried:
+            with sorted_runs.SortedRun(store, one.places, PAYLOAD) as opened:
+                for _, *columns in opened.chunks(CHUNK_ROWS, low, high):
+                    yield one.values, tuple(columns)
+
+    def of(self, store: Store, documents: U64) -> Iterator[tuple[Part, tuple[U64, ...]]]:
+        """Yield the same for some documents of large components, which are in ascending order."""
+        if self.places is None:
+            return
+        piece, *columns = np.ascontiguousarray(self.places.take(store, documents).T)
+        for number in np.unique(piece[columns[1] > 0]).tolist():
+            mine = np.flatnonzero((piece == number) & (columns[1] > 0))
+            yield self.carried[number].values, (documents[mine], *(column[mine] for column in columns))
+
+
 def carry(
     ctx: Context,
     step: Step,
@@ -63,7 +97,7 @@ def carry(
     layout: SlotNumbers,
     found: CandidatePairs,
     needed: Sequence[Part | None] | None,
-) -> tuple[Carried, ...]:
+) -> Payloads:
     """Write the shingle sets or signatures of all parts of documents, in at most `run_tree.MOST_RUNS` pieces.
 
     Args:
@@ -92,7 +126,32 @@ def carry(
         ]
         return [Carried(*parts) for parts in run_items(ctx, merging, _merge, items, label=f"{label} sets merge")]
 
-    return tuple(levels([Carried(*parts) for parts in made if parts[0].rows], merged))
+    carried = tuple(levels([Carried(*parts) for parts in made if parts[0].rows], merged))
+    ranges = spans(layout.documents, found.components.span)
+    return Payloads(carried, _placed(ctx, label, carried, ranges) if carried and found.large.rows else None)
+
+
+def _placed(ctx: Context, label: str, carried: tuple[Carried, ...], ranges: Sequence[tuple[int, int]]) -> Column:
+    """Return the places of the values of all documents of large components."""
+    step, key = Step(name=f"{label}/places", version=PAYLOADS_VERSION), keyed(one.places for one in carried)
+    items = [Item((f"{low}-{high}", key), _Place(low, high, carried), high - low) for low, high in ranges]
+    made = [parts[0] for parts in run_items(ctx, step, _place, items, label=f"{label} places")]
+    return sidecars.joined(ctx, f"{label} places", made, "<u8", PLACE_COLUMNS)
+
+
+@dataclass(frozen=True)
+class _Place:
+    low: int
+    high: int
+    carried: tuple[Carried, ...]
+
+
+def _place(store: Store, task: _Place) -> tuple[Part, ...]:
+    table = np.zeros((task.high - task.low, PLACE_COLUMNS), dtype=np.uint64)
+    for number, one in enumerate(task.carried):
+        for _, (document, *columns) in Payloads((one,), None).in_range(store, LARGE + task.low, LARGE + task.high):
+            table[document - np.uint64(task.low)] = np.stack([np.full_like(document, number), *columns], axis=1)
+    return (sidecars.write(store, "places.flat", table),)
 
 
 @dataclass(frozen=True)
@@ -110,14 +169,24 @@ def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
     numbers = rows.astype(np.uint64) + np.uint64(task.base)
     key = np.where(is_large(store, task.large, component), np.uint64(LARGE) + numbers, component)
     order = sorted_runs.stable_order(key)
-    values = list(task.values(store, task.read, rows))
-    flat = np.concatenate([np.empty(0, np.uint64), *(values[i] for i in order)])
-    sizes = np.array([values[i].size for i in order], dtype=np.int64)
-    starts, checks = np.cumsum(sizes) - sizes, np.empty(rows.size, dtype=np.uint64)
+    values, sizes = _flat(task.values(store, task.read, rows))
+    flat, checks = np.empty(values.size, dtype=np.uint64), np.empty(rows.size, dtype=np.uint64)
+    rearrange(values, (np.cumsum(sizes) - sizes)[order], sizes[order], flat)
+    sizes = sizes[order]
+    starts = np.cumsum(sizes) - sizes
     checksums(flat, starts, sizes, checks)
     columns = (key[order], numbers[order], starts.astype(np.uint64), sizes.astype(np.uint64), checks)
     places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
     return places, sidecars.write(store, "values.flat", flat)
+
+
+def _flat(batches: Iterator[Sequence[U64] | U64]) -> tuple[U64, I64]:
+    """Return the values of all rows in one array, and the number of values of each row."""
+    values, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for batch in batches:
+        sizes.append(np.fromiter(map(len, batch), np.int64, len(batch)))
+        values.append(batch.reshape(-1) if isinstance(batch, np.ndarray) else np.concatenate(batch))
+    return np.concatenate(values), np.concatenate(sizes)
 
 
 def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
@@ -133,21 +202,53 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
     return needed, component[np.searchsorted(rows, needed)]
 
 
+def weights(ctx: Context, params: MinHash, lengths: Sequence[Part], size: int) -> Column | None:
+    """Return the number of documents that each document counts as, from the size of its shingle set. The result is None
+    for signatures, which have one size.
+
+    Args:
+        lengths: by part of documents, the part with their `text_bytes`.
+        size: bytes of a shingle set that counts as one document.
+    """
+    if params.verify == "signature":
+        return None
+    most = 4 * params.max_characters if params.max_characters else None
+    unit = size / set_bytes(params)
+    step = Step(name="dedup/minhash/weights", version=PAYLOADS_VERSION, params={"most": most, "unit": str(unit)})
+    items = [Item((part.blob.sha256,), (part, most, unit), part.rows) for part in lengths]
+    made = [parts[0] for parts in run_items(ctx, step, _weights, items, label="dedup/minhash weights")]
+    return sidecars.joined(ctx, "dedup/minhash weights", made, "<u4")
+
+
+def _weights(store: Store, task: tuple[Part, int | None, float]) -> tuple[Part, ...]:
+    part, most, unit = task
+    found = [np.empty(0, np.uint32)]
+    for batch in iter_batches(store, part, ["text_bytes"]):
+        read = np.minimum(batch.column("text_bytes").to_numpy(), most or np.iinfo(np.int64).max)
+        found.append(np.maximum(1, read / unit).astype(np.uint32))
+    return (sidecars.write(store, "weights.flat", np.concatenate(found)),)
+
+
+def set_bytes(params: MinHash) -> float:
+    """Return the bytes of a shingle set per byte of text: eight per character, or per word of about six characters."""
+    return 8.0 if params.shingle_characters else 4 / 3
+
+
 def values_of(params: MinHash) -> ValuesFn:
     """Return a function that reads the shingle sets of documents if the parameter `verify` is `text`, or else their
     signatures."""
     return partial(_values, params)
 
 
-def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[U64]:
+def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[Sequence[U64] | U64]:
     if params.verify == "text":
         for batch in sorted_runs.iter_rows(store, part, ["text"], rows):
-            yield from linking.sets(batch.column("text"), params)
+            yield linking.sets(batch.column("text"), params)
         return
     width = params.bands * params.rows
     for batch in sorted_runs.iter_rows(store, part, ["signature"], rows):
         signed = raw_signatures(batch.column("signature"), width)
-        yield from np.pad(signed, ((0, 0), (0, width % 2))).view(np.uint64)
+        yield np.pad(signed, ((0, 0), (0, width % 2))).view(np.uint64)
 
 
 def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
@@ -213,11 +314,12 @@ def checksums(values: U64, start: I64, size: I64, out: U64) -> None:
 
 @contextmanager
 def load(
-    store: Store, carried: Sequence[Carried], low: int, high: int, documents: U64, minima: int
+    store: Store, stored: Iterator[tuple[Part, tuple[U64, ...]]], documents: U64, minima: int
 ) -> Iterator[Payload]:
-    """Load the shingle sets or signatures of documents whose keys in `PAYLOAD` are in the range [low, high).
+    """Load the shingle sets or signatures of documents.
 
     Args:
+        stored: values, and which documents have them, from `Payloads`.
         documents: [N] numbers of the documents to compare, ascending.
         minima: length of a signature, if the values are signatures.
 
@@ -225,12 +327,10 @@ def load(
         IntegrityError: values differ from those that were written.
     """
     wanted = []
-    for one in carried if documents.size else ():
-        with sorted_runs.SortedRun(store, one.places, PAYLOAD) as opened:
-            for _, number, start, size, check in opened.chunks(CHUNK_ROWS, low, high):
-                node = np.minimum(np.searchsorted(documents, number), documents.size - 1)
-                mine = np.flatnonzero(documents[node] == number)
-                wanted.append((one.values, node[mine], start[mine], size[mine], check[mine]))
+    for part, (number, start, size, check) in stored if documents.size else ():
+        node = np.minimum(np.searchsorted(documents, number), documents.size - 1)
+        mine = np.flatnonzero(documents[node] == number)
+        wanted.append((part, node[mine], start[mine], size[mine], check[mine]))
     total = sum(int(size.sum()) for _, _, _, size, _ in wanted)
     with store.staging(".scratch") as path:
         large = total * 8 > IN_MEMORY

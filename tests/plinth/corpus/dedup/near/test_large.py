@@ -124,23 +124,27 @@ def test_pieces_crowds_and_a_cluster_that_exceeds_a_task_give_the_bytes_of_one_t
     assert {task.heavy for task in written} == {False, True}
 
 
-def test_a_piece_reads_the_values_from_its_first_to_its_last_document(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_pieces_cost_no_more_per_document_in_a_larger_component(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranges, original = list[tuple[int, int]](), payloads.load
-
-    def load(store: Any, carried: Any, low: int, high: int, documents: Any, minima: int) -> Any:
-        if low >= candidates.LARGE and documents.size:
-            ranges.append((low - candidates.LARGE, high - candidates.LARGE))
-            assert ranges[-1] == (documents[0], documents[-1] + np.uint64(1))
-        return original(store, carried, low, high, documents, minima)
-
-    corpus = linked(tiny, random.Random(1), 100)
-    corpus.through_near()
-    monkeypatch.setattr(StepCache, "get", lambda cache, key: None)
-    monkeypatch.setattr(payloads, "load", load)
-    compared(corpus, 45)
-    assert len({low for low, _ in ranges}) > 2
+    """Rows that pieces read from sorted runs and from columns, at 1, 2, 4 and 8 times as many documents."""
+    counts, take = [], sidecars.Column.take
+    for times in (1, 2, 4, 8):
+        tools = Tools(Context(Workspace(tmp_path / str(times)).ensure()))
+        with monkeypatch.context() as patch:
+            tiny_limits(patch)
+            corpus = linked(tools, random.Random(1), 40 * times, "signature")
+            corpus.through_exact()
+            corpus.sign()
+            rows = rows_in_memory(patch, (minhash, "_link"), (payloads, "_place"))
+            patch.setattr(sidecars.Column, "take", lambda *given, rows=rows: rows.append(given[2].size) or take(*given))
+            links = watch(patch, minhash, "_link")
+            compared(corpus, 33)
+        assert sum(link.compared.piece.is_partial for link in links) >= 8 * times
+        counts.append(sum(rows))
+    assert float(np.polyfit(np.log([1, 2, 4, 8]), np.log(counts), 1)[0]) < 1.1, counts
 
 
 @pytest.mark.exhaustive
@@ -211,19 +215,25 @@ def test_a_process_that_is_killed_again_and_again_ends_with_the_same_bytes(tmp_p
     assert 5 <= kills <= 7
 
 
-def pairs(ctx: Context, groups: Sequence[Sequence[int]], ids: Any, partition_rows: int) -> tuple[set[int], int]:
+def pairs(
+    ctx: Context, groups: Sequence[Sequence[int]], ids: Any, partition_rows: int, weigh: bool
+) -> tuple[set[int], int]:
     """Keys of the pairs that all pieces compare if no two documents are similar, and the number of pieces of crowds."""
+    weight = 1 + 7 * weigh * (ids[:, 2] % 2)
     rows = sorted((key, at) for key, group in enumerate(groups) for at in set(group))
     key, at = np.array(rows, dtype=np.uint64).T
     shared = candidates.write_shared(ctx.store, (key * np.uint64(2**58 + 12345)), at)
-    found = candidates.find(ctx, "test", [shared], len(ids), partition_rows, 64)
+    weights = sidecars.Column.of(ctx.store, [sidecars.write(ctx.store, "weights", weight.astype("<u4"))], "<u4")
+    found = candidates.find(ctx, "test", [shared], len(ids), partition_rows, 64, weights if weigh else None)
     ranks = sidecars.Column.of(ctx.store, [sidecars.write(ctx.store, "ranks", ids)], "<u8", 3)
     made, _, _ = crowds.pieces(ctx, "test", found, ranks, 2**60)
     compared = set[int]()
     for piece in made:
         key, at = piece.read(ctx.store)
-        assert at.size <= 2 * max(partition_rows, 32) + crowds.NEIGHBOURS or not piece.is_partial
         documents = np.unique(at)
+        if piece.crowd:  # its own documents, the next ones and the smallest one
+            assert weight[documents].sum() <= 3 * max(partition_rows, 32) + weight.max() * (crowds.NEIGHBOURS + 1)
+        assert at.size <= 2 * max(partition_rows, 32) + crowds.NEIGHBOURS or not piece.is_partial
         high, low, _ = np.ascontiguousarray(ranks.take(ctx.store, documents).T)
         links = Links(key, np.searchsorted(documents, at), high, low, 0.5, piece.all_pairs)
         values = np.arange(1, documents.size + 1, dtype=np.uint64)
@@ -232,23 +242,25 @@ def pairs(ctx: Context, groups: Sequence[Sequence[int]], ids: Any, partition_row
     return compared, sum(piece.crowd is not None for piece in made)
 
 
-def assert_same_pairs(ctx: Context, sizes: Sequence[tuple[int, int]], partition_rows: int, key_bits: int) -> None:
+def assert_same_pairs(
+    ctx: Context, sizes: Sequence[tuple[int, int]], partition_rows: int, key_bits: int, weigh: bool
+) -> None:
     """Groups of a few documents and crowds of many (sizes and seeds), which all have a document in common."""
     groups = [[0, *random.Random(seed).sample(range(300), size)] for size, seed in sizes]
     ids = np.random.default_rng(sizes[0][1]).integers(0, 2**63, (300, 3), dtype=np.uint64)
     with pytest.MonkeyPatch.context() as patch:
         tiny_limits(patch)
         patch.setattr(candidates, "KEY_BITS", key_bits)
-        whole, none = pairs(ctx, groups, ids, 10_000)
-        pieces, divided = pairs(ctx, groups, ids, partition_rows)
+        whole, none = pairs(ctx, groups, ids, 10_000, False)
+        pieces, divided = pairs(ctx, groups, ids, partition_rows, weigh)
     assert pieces == whole
     assert none == 0
     assert divided or max(sizes)[0] < 2 * max(partition_rows, 32)
 
 
-@pytest.mark.parametrize("key_bits", [0, 20])
-def test_pieces_compare_the_pairs_of_the_whole(tiny: Any, key_bits: int) -> None:
-    assert_same_pairs(tiny.ctx, [(5, 1), (33, 2), (250, 3), (90, 4)], 33, key_bits)
+@pytest.mark.parametrize(("key_bits", "weigh"), [(0, False), (20, True)])
+def test_pieces_compare_the_pairs_of_the_whole(tiny: Any, key_bits: int, weigh: bool) -> None:
+    assert_same_pairs(tiny.ctx, [(5, 1), (33, 2), (250, 3), (90, 4)], 33, key_bits, weigh)
 
 
 @pytest.mark.exhaustive
@@ -258,9 +270,10 @@ def test_pieces_compare_the_pairs_of_the_whole(tiny: Any, key_bits: int) -> None
     st.lists(st.tuples(st.integers(2, 250), st.integers(0, 2**32)), min_size=1, max_size=6),
     st.sampled_from([1, 33, 60, 100]),
     st.sampled_from([0, 20]),
+    st.booleans(),
 )
 def test_any_pieces_compare_the_pairs_of_the_whole(
-    tmp_path_factory: Any, sizes: list[tuple[int, int]], partition_rows: int, key_bits: int
+    tmp_path_factory: Any, sizes: list[tuple[int, int]], partition_rows: int, key_bits: int, weigh: bool
 ) -> None:
     ctx = Context(Workspace(tmp_path_factory.mktemp("pairs")).ensure())
-    assert_same_pairs(ctx, sizes, partition_rows, key_bits)
+    assert_same_pairs(ctx, sizes, partition_rows, key_bits, weigh)
