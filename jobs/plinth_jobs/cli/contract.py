@@ -63,7 +63,7 @@ def sign(
     from plinth_registry import audit_log
     from plinth_registry.audit_log import AuditedAction
 
-    config, ctx = settings.run_config(run), settings.context()
+    config, ctx = contracts.amended(settings.run_config(run)), settings.context()
     given = predicted_curve.read(curve) if curve else None
     drafted = contracts.draft(ctx, config, curve=given, rank_hours=rank_hours, amend=amend)
     if not as_json:
