@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from plinth.compute.context import Context
-from plinth.errors import LineageError
 from plinth.evaluation.statistics import new_curves, simultaneous
 from plinth.model.architectures import parameters
 from plinth.operation import contracts
@@ -94,8 +93,9 @@ def missed_forecast(predicted: Predicted, folder: Path, chooser: Chooser) -> Str
     edited = edited.model_copy(update={"optimizer": rate})
     refused = warm_job.run(edited)
     steps = len(timeline(edited.directory.events).steps)
-    found.append(finding("a run that was edited after the signature takes no step", (refused, steps),
-                         (LineageError.exit_code, 0)))  # fmt: skip
+    log = edited.directory.log.read_text(errors="replace")
+    seen = (refused != 0, steps, "is not what its launch contract promises" in log)
+    found.append(finding("a run that was edited after the signature takes no step", seen, (True, 0, True)))
     return Struck(f"learning rate times {factor:g}", tuple(found), after)
 
 
@@ -118,8 +118,6 @@ def _deviation(predicted: Predicted, config: RunConfig) -> Iterator[Outcome]:
     outside = contracts.outcome(config, signed.contract).missed
     expected = [(one.predicted.tokens, one.loss) for one in outside]
     yield finding("the alarms name the segments outside", [(one["tokens"], one["loss"]) for one in told], expected)
-    last = bool(outside) and outside[-1].predicted.tokens == predicted.curve.tokens
-    yield finding("the final loss, which the gate `forecast` reads, is outside", last, True)
 
 
 MISSED_FORECAST: Final = GameDay(

@@ -124,7 +124,7 @@ def arm(rank: int | None) -> None:
         if fault.kind == "read timeout":
             blob_cache.S3_DRIVER["config_kwargs"]["read_timeout"] = fault.value
         if fault.kind == "other code":
-            _change_code(fault.place)
+            _change_code(fault.place, computes=rank is not None)
         if fault.kind == "kill" and (rank, fault.rank) == (None, SUPERVISOR) and followed is not None:
             _arm(fault, followed.mark(fault))
 
@@ -235,11 +235,13 @@ def code_of(place: str) -> str:
     return f"planted by {place}"
 
 
-def _change_code(place: str) -> None:
-    module, _, name = place.partition(":")
+def _change_code(place: str, *, computes: bool) -> None:
+    """Change the digest of the code, and in a rank, which is forked from the supervisor, what it computes."""
     real = attempts.code_digests
     attempts.code_digests = lambda: {**real(), "plinth": code_of(place)}
-    getattr(import_module(module), name)()
+    if computes:
+        module, _, name = place.partition(":")
+        getattr(import_module(module), name)()
 
 
 def _kill(target: str) -> None:
