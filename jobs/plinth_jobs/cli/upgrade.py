@@ -43,8 +43,8 @@ POLL_S = 0.5
 @click.option(
     "--max-increase",
     type=click.FloatRange(min=0),
-    help="Largest accepted increase of the loss by all changes of the run's code together: the sum of the upper ends of "
-    "their 95% intervals, in nats per token.  [default: 0.001]",
+    help="Largest accepted increase of the loss by all changes of the run's code together: the sum of the upper ends "
+    "of their 95% intervals, in nats per token.  [default: 0.001]",
 )
 @shared
 @json_option

@@ -123,8 +123,8 @@ def predicted(
             found=f"{len(own)} of {len(every)} runs have the schedule of the predicted run: "
             + ", ".join(f"{name} {value}" for name, value in shape.items())
             + (f"; too short: {', '.join(ladder.short)}" if ladder.short else ""),
-            expected=f"at least {FEWEST_TRAININGS} finished runs of {FEWEST_STEPS} steps or more with this schedule, in "
-            "fractions of their tokens",
+            expected=f"at least {FEWEST_TRAININGS} finished runs of {FEWEST_STEPS} steps or more with this schedule, "
+            "in fractions of their tokens",
             remedy="train the ladder with the schedule of the run, and longer",
         )
     fitted = fit([

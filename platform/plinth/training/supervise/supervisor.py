@@ -150,7 +150,9 @@ class Supervisor:
         if ended != "finished":
             return self._result(ended, reason)
         found = compared(self.config, request)
-        self.events.append(upgrades.UPGRADED if found.accepted else upgrades.REFUSED, durable=True, **found.model_dump())
+        self.events.append(
+            upgrades.UPGRADED if found.accepted else upgrades.REFUSED, durable=True, **found.model_dump()
+        )
         if not found.accepted:
             self.run.upgrade.unlink(missing_ok=True)
             return self._result("failed", f"the new code was refused: {found.in_words}")
