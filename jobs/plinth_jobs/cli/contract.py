@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @group(
     epilog=examples(
-        "plinth run contract sign latest --curve curve.json --rank-hours 5000",
+        "plinth run contract sign big-3569 --curve curve.json --rank-hours 5000",
         "plinth run contract show latest",
         "plinth run contract sign latest --amend 'two nodes less' --yes",
     )
@@ -33,7 +33,7 @@ def contract() -> None:
     """
 
 
-@contract.command(epilog=examples("plinth run contract sign latest --curve curve.json --rank-hours 5000"))
+@contract.command(epilog=examples("plinth run contract sign big-3569 --curve curve.json --rank-hours 5000"))
 @click.argument("run")
 @click.option(
     "--curve", type=click.Path(path_type=Path, exists=True, dir_okay=False),

@@ -32,7 +32,7 @@ BOUNDARIES: Final = {
     "before the rollback": "plinth.training.loop:TrainingRun._undo!",
     "before the state is loaded": "plinth.training.trainer:Trainer.load",
     "after the state is loaded": "plinth.training.trainer:Trainer.load!",
-    "in the next save": "plinth.training.checkpoint.saving:Saver._stage",
+    "before the next save": "plinth.training.checkpoint.saving:Saver.save",
 }
 
 
