@@ -61,7 +61,9 @@ def written(folder: Path, workspace: Path) -> tuple[Path, Path]:
         for steps in (100, 200, 400)
     ]
     ladder.write_text(LADDER + "\n".join(sizes))
-    rows = [json.dumps({"id": f"d{number}", "text": f"Text number {number} of the test."}) for number in range(20)]
+    found = [line for line in (workspace / "input/tiny/prose.jsonl").read_text().splitlines() if '"text"' in line]
+    texts = [json.loads(line)["text"] for line in found if line.endswith("}")][:20]
+    rows = [json.dumps({"id": f"d{number}", "text": text}) for number, text in enumerate(texts)]
     (workspace / "input" / "test").mkdir()
     (workspace / "input" / "test" / "prose.jsonl").write_text("\n".join(rows))
     return recipe, ladder
