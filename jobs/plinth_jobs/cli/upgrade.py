@@ -135,7 +135,7 @@ def _stop(settings: Settings, config: RunConfig, start: int | None, max_increase
 
 def _require_span(config: RunConfig, start: int | None) -> None:
     """Raise an error, before the job is stopped, if there would be no steps to repeat. The stop commits another
-    checkpoint, and may delete an older one, unless the newest one is of the current step."""
+    checkpoint, and may delete an older one, unless the current step is committed already."""
     from plinth.training.checkpoint.checkpoint import committed
     from plinth.training.checkpoint.selection import kept
     from plinth.training.forensics.proof import span

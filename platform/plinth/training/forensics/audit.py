@@ -63,8 +63,8 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None, *, other_cod
     rank writes the evidence.
 
     Args:
-        other_code: True if this code has not trained the run. Its replay says nothing about a resume, so the newest
-            evidence about that stays, and no event `audited` is logged.
+        other_code: True if this code has not trained the run. Its replay is no evidence about a resume, so the newest
+            such evidence stays, and no event `audited` is logged.
 
     Raises:
         MissingError: fewer than two committed checkpoints can be used.
