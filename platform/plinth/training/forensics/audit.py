@@ -63,7 +63,7 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None, *, other_cod
     rank writes the evidence.
 
     Args:
-        other_code: True if this code has not trained the run. Its replay is no evidence about a resume, so the newest
+        other_code: True if this code has not trained the run. Its replay is not evidence about a resume; the newest
             such evidence stays, and no event `audited` is logged.
 
     Raises:
