@@ -44,6 +44,7 @@ LOGGED_EVENTS = frozenset(
     {"checkpoint", "save_failed", "refused", "upload_failed", "downloaded", "audited", "replayed", "amended"}
     | {"restart", "vanished", "lost", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
     | {"node_replaced", "spare_lost", "averaged", "allowance", "allowance_spent", "stopped_by_rule", "forecast_missed"}
+    | {"upgraded", "upgrade_refused"}
     | {"finished", "failed", "stopped"}
 )
 

@@ -226,8 +226,7 @@ def _changes(attempts: tuple[AttemptRecord, ...]) -> Iterator[CodeChange]:
         ):
             yield CodeChange(text=f"{said}: not compared", increase=None)
         else:
-            increase = made.high if made.verdict == "no worse" else 0.0
-            yield CodeChange(text=f"{said}: {made.in_words}", increase=increase)
+            yield CodeChange(text=f"{said}: {made.in_words}", increase=made.increase)
 
 
 def _unknown_code(attempts: tuple[AttemptRecord, ...]) -> Iterator[CodeChange]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @group(
     epilog=examples(
-        "plinth run contract sign latest --curve curve.json --rank-hours 5000",
+        "plinth run contract sign big-3569 --curve curve.json --rank-hours 5000",
         "plinth run contract show latest",
         "plinth run contract sign latest --amend 'two nodes less' --yes",
     )
@@ -33,7 +33,7 @@ def contract() -> None:
     """
 
 
-@contract.command(epilog=examples("plinth run contract sign latest --curve curve.json --rank-hours 5000"))
+@contract.command(epilog=examples("plinth run contract sign big-3569 --curve curve.json --rank-hours 5000"))
 @click.argument("run")
 @click.option(
     "--curve", type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -63,7 +63,7 @@ def sign(
     from plinth_registry import audit_log
     from plinth_registry.audit_log import AuditedAction
 
-    config, ctx = settings.run_config(run), settings.context()
+    config, ctx = contracts.amended(settings.run_config(run)), settings.context()
     given = predicted_curve.read(curve) if curve else None
     drafted = contracts.draft(ctx, config, curve=given, rank_hours=rank_hours, amend=amend)
     if not as_json:

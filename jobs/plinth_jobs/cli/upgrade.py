@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from plinth.training.upgrade.record import CodeComparison
 
 POLL_S = 0.5
-
-#: Events that end the wait for the verdict.
-_VERDICTS = ("upgraded", "upgrade_refused")
 
 
 @click.command(
@@ -45,7 +43,8 @@ _VERDICTS = ("upgraded", "upgrade_refused")
 @click.option(
     "--max-increase",
     type=click.FloatRange(min=0),
-    help="Largest accepted upper end of the 95% interval of the loss difference, in nats per token.  [default: 0.001]",
+    help="Largest accepted increase of the loss by all changes of the run's code together: the sum of the upper ends "
+    "of their 95% intervals, in nats per token.  [default: 0.001]",
 )
 @shared
 @json_option
@@ -62,9 +61,9 @@ def upgrade(
 
     The job saves and stops. The next job runs the other code on the machines of the run: it loads the checkpoint before
     the newest, repeats the steps up to the newest, and compares losses, parameters, optimizer state, batches and random
-    numbers. If all are equal, differ no more than two repetitions do, or the loss is not higher by more than
-    `--max-increase`, the job continues, and the comparison is signed with the attempt. Otherwise the job ends, the exit
-    code of this command is 6, and `plinth run` continues with the earlier code.
+    numbers. If all are equal, differ no more than two repetitions do, or the loss is not higher by more than earlier
+    changes of the code have left of `--max-increase`, the job continues, and the comparison is signed with the attempt.
+    Otherwise the job ends, the exit code of this command is 6, and `plinth run` continues with the earlier code.
     """
     from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade import environment
@@ -76,7 +75,7 @@ def upgrade(
     require_code_of_recipe(settings, config)
     python = interpreter.absolute() if interpreter else environment.of_commit(commit or "")
     _require_other_code(config, environment.software(python, config), python)
-    _require_checkpoint(config)
+    _require_span(config, start)
     seen = TimelineReader(config.directory.events)
     seen.poll()
     first, last = _stop(settings, config, start, max_increase)
@@ -109,9 +108,9 @@ def _require_compared(config: RunConfig) -> None:
 
 
 def _require_other_code(config: RunConfig, found: dict[str, Any], python: Path) -> None:
-    from plinth.training.upgrade.comparison import trained_by
+    from plinth.training.upgrade.comparison import trained
 
-    if found["trains_with"] == trained_by(config.directory).hosts[0].trains_with:
+    if found["trains_with"] == trained(config.directory)[-1].hosts[0].trains_with:
         raise RequestError(
             f"run {config.run_id} is trained by this code already",
             found=f"{python}: version {found['version']}, commit {found['commit'] or 'unknown'}",
@@ -128,25 +127,36 @@ def _stop(settings: Settings, config: RunConfig, start: int | None, max_increase
     from plinth.training.upgrade.record import MAX_INCREASE, UpgradeRequest, ask
 
     cancel(settings.context(), config)
-    first, commits = span(config, start or max(1, max(committed(config.directory), default=1) - 1))
+    first, commits = span(config, _start(start, committed(config.directory)))
     limit = MAX_INCREASE if max_increase is None else max_increase
     ask(config.directory, UpgradeRequest(from_step=first, max_increase=limit))
     return first, commits[-1]
 
 
-def _require_checkpoint(config: RunConfig) -> None:
+def _require_span(config: RunConfig, start: int | None) -> None:
+    """Raise an error, before the job is stopped, if there would be no steps to repeat. The stop commits another
+    checkpoint, and may delete an older one, unless the current step is committed already."""
     from plinth.training.checkpoint.checkpoint import committed
+    from plinth.training.checkpoint.selection import kept
+    from plinth.training.forensics.proof import span
+    from plinth.training.run_state import launcher_of
     from plinth.training.stopping import last_step
 
     commits, last = committed(config.directory), last_step(config)
     if last in commits:
         raise RequestError(f"run {config.run_id} has taken its last step, {last:,}", expected="steps for the new code")
-    if not commits:
-        raise RequestError(
-            f"run {config.run_id} has no checkpoint from which steps can be repeated",
-            expected="one committed checkpoint; the stop commits another one",
-            remedy="wait for the first checkpoint, or stop the job and run `plinth run` with the new code",
-        )
+    span(config, _start(start, commits), commits)
+    launcher = launcher_of(config)
+    handle = launcher.find(config.directory.root)
+    if handle is not None and launcher.poll(handle).alive:
+        after = [*commits, commits[-1] + 1]
+        after = sorted(kept(config.checkpoints, after, {}, {config.audit_step}))
+        span(config, _start(start, after), after)
+
+
+def _start(start: int | None, commits: Sequence[int]) -> int:
+    """Return the step up to which the checkpoint to repeat from may be: before the newest one."""
+    return start or max(1, max(commits, default=1) - 1)
 
 
 def _verdict(config: RunConfig, seen: TimelineReader) -> CodeComparison:
@@ -157,7 +167,7 @@ def _verdict(config: RunConfig, seen: TimelineReader) -> CodeComparison:
     """
     from plinth.errors import TrainingError
     from plinth.training.run_state import launcher_of, result
-    from plinth.training.upgrade.record import CodeComparison, requested
+    from plinth.training.upgrade.record import REFUSED, UPGRADED, comparison_of, requested
 
     run, launcher, found = config.directory, launcher_of(config), None
     while True:
@@ -165,9 +175,8 @@ def _verdict(config: RunConfig, seen: TimelineReader) -> CodeComparison:
         alive = handle is not None and launcher.poll(handle).alive
         waits = requested(run) is not None
         for event in seen.poll():  # after the state, so the last events of an ending job are read
-            if event["event"] in _VERDICTS:
-                fields = CodeComparison.model_fields
-                found = CodeComparison.model_validate({name: event[name] for name in fields if name in event})
+            if event["event"] in (UPGRADED, REFUSED):
+                found = comparison_of(event)
         if found is not None and (found.accepted or not alive):  # a refused job ends
             return found
         if found is None and not (alive and waits):

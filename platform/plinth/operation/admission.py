@@ -43,9 +43,13 @@ def submit(ctx: Context, config: RunConfig) -> Handle:
         RequestError: the settings of the budget are wrong.
         StorageError: the ledger cannot be reached.
         RecipeError, LaunchError: the job could not be submitted, as in `job.submit_or_find`.
+        LineageError, SignatureError, MissingError: the launch contract of the run does not allow it; no job was
+            stopped.
     """
     from plinth.operation import contracts  # drafts its budget with this module
 
+    if job.pending(config):  # the live job would be stopped first
+        contracts.require_amended(ctx, config)
     return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config, contracts.require(ctx, config)))
 
 

@@ -19,8 +19,8 @@ from plinth.operation.admission import expected_cost_of_run
 from plinth.operation.settlement import held_s
 from plinth.storage.atomic import locked
 from plinth.storage.state import Refs
-from plinth.training import attempts, contract
-from plinth.training.config import RunConfig
+from plinth.training import attempts, contract, job
+from plinth.training.config import RunConfig, load, write
 from plinth.training.contract import BucketShare, LaunchContract, RunBudget, SignedContract
 from plinth.training.directory import RunDirectory
 from plinth.training.predicted_curve import CurveOutcome, PredictedCurve, outcomes
@@ -149,6 +149,28 @@ def require(ctx: Context, config: RunConfig) -> LaunchContract | None:
     records = attempts.opened(earlier, trust.authority(TRAINER), config.run_id) if earlier else ()
     found = contract.require(config, envelopes, trust.authority(OWNER), attempts.named(records), dsse.now())
     return found.contract if found else None
+
+
+def require_amended(ctx: Context, config: RunConfig) -> None:
+    """Check that the contract of a run allows an amendment of its recipe, before the live job is stopped for it.
+
+    If not, the amended configuration is written for the owner, who can sign it (`amended`).
+
+    Raises: as `require`, and RecipeError if the amendment affects past steps.
+    """
+    job.check(config)
+    try:
+        require(ctx, config)
+    except LineageError:
+        write(config, config.directory.amended)
+        raise
+
+
+def amended(config: RunConfig) -> RunConfig:
+    """Return the configuration for which the next contract of a run is drafted: the amended one, if one waits."""
+    path = config.directory.amended
+    waiting = load(path) if path.exists() else config
+    return waiting if job.pending(waiting) else config
 
 
 def outcome(config: RunConfig, promised: LaunchContract) -> ContractOutcome:

@@ -16,6 +16,7 @@ from plinth.text import counted
 from plinth.training.forensics.order_proof import OrderProof
 from plinth.training.telemetry.step_clock import PARTS
 from plinth.training.telemetry.timeline import host_memory_bytes, waited_s
+from plinth.training.upgrade.record import REFUSED, UPGRADED, comparison_of
 
 Event = Mapping[str, Any]
 
@@ -26,6 +27,7 @@ MARKED = {
     "spare_lost": "note", "save_failed": "bad", "upload_failed": "bad", "downloaded": "note", "signal": "note",
     "stragglers": "note", "profiled": "note", "resumed": "note", "reshaped": "note", "averaged": "note",
     "amended": "note", "stopped_by_rule": "note", "allowance_spent": "bad", "forecast_missed": "bad",
+    UPGRADED: "note", REFUSED: "bad",
     "stopped": "note", "finished": "good",
 }  # fmt: skip
 
@@ -160,6 +162,8 @@ def words(event: Event, hidden: Iterable[str] = ()) -> str:
         return _compared(event)
     if event["event"] == "replayed":
         return OrderProof.model_validate({name: event[name] for name in OrderProof.model_fields}).in_words
+    if event["event"] in (UPGRADED, REFUSED):
+        return comparison_of(event).in_words
     left_out = _HIDDEN.union(hidden)
     said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
     if said.get("factor") == 1.0:  # of the learning rate: as it was

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare results")
     parser.add_argument("--standby", action="store_true", help="wait for the environment of a rank on standard input")
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
+    parser.add_argument("--other-code", action="store_true", help="with --audit: this code has not trained the run")
     arguments = parser.parse_args()
     rank_watch.die_with_supervisor()
     private.for_torch()
@@ -39,7 +40,7 @@ def main() -> int:
     rank = int(os.environ["RANK"])
     rank_watch.install(config.directory, rank)
     try:
-        return _run(config, arguments.attempt, arguments.audit, arguments.start)
+        return _run(config, arguments)
     except PlinthError as error:
         print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         with contextlib.suppress(PlinthError):  # the disk may be what failed
@@ -53,7 +54,7 @@ def main() -> int:
         return EXIT_PARTNER_LOST
 
 
-def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int | None) -> int:
+def _run(config: configuration.RunConfig, given: argparse.Namespace) -> int:
     if config.trainer is not None:  # Plinth's ranks of its run replay only, with torch alone
         from plinth.training.forensics.sampled import replay as replay_sampled
 
@@ -69,19 +70,19 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
         engine.connect(config, rank)
     gc.freeze()  # DeepSpeed collects garbage often while it starts, and would scan all imported modules
     gc.enable()
-    if audit:
+    if given.audit:
         from plinth.training.forensics.audit import replay
 
-        replay(config, rank, start)
+        replay(config, rank, given.start, other_code=given.other_code)
         finished = True
     elif agent is not None:
         from plinth.training.recovery import survival
 
-        finished = survival.train(config, rank, attempt, agent)
+        finished = survival.train(config, rank, given.attempt, agent)
     else:
         from plinth.training.loop import train
 
-        finished = train(config, rank, attempt)
+        finished = train(config, rank, given.attempt)
     engine.leave()
     if agent is not None:
         agent.done()

@@ -247,9 +247,9 @@ def _identified(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, **({"deepspeed": block} if block else {})}
 
 
-def write(config: RunConfig) -> Path:
-    """Write the configuration into the run's directory, atomically, and return its path."""
-    path = config.directory.config
+def write(config: RunConfig, path: Path | None = None) -> Path:
+    """Write the configuration atomically, by default to the run's directory, and return the path."""
+    path = path or config.directory.config
     write_bytes(path, json.dumps(config.model_dump(mode="json"), indent=2, sort_keys=True).encode() + b"\n")
     return path
 

@@ -14,6 +14,7 @@ class RunDirectory:
     """Paths of one run. Creating the object reads and writes no file.
 
     config.json     the resolved configuration
+    amended.json    amended configuration that waits for the owner's signature
     handle.json     handle of the submitted job, used to find the job again
     allowance.json  rank-seconds that the ledger grants the run's jobs, if limited
     forecast.json   the planner's prediction of a step, before the first job
@@ -46,6 +47,7 @@ class RunDirectory:
         self.root = Path(root)
         self.workspace = self.root.absolute().parent.parent
         self.config = self.root / "config.json"
+        self.amended = self.root / "amended.json"
         self.handle = self.root / "handle.json"
         self.allowance = self.root / "allowance.json"
         self.forecast = self.root / "forecast.json"

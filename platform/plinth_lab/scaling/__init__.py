@@ -145,7 +145,7 @@ def predict_command(
     output.facts({"prediction": made.digest})
 
 
-@scaling.command("curve", epilog=examples("plinth experiment scaling curve ladder latest --out curve.json"))
+@scaling.command("curve", epilog=examples("plinth experiment scaling curve ladder.yaml big-3569 --out curve.json"))
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("run")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file, for `plinth run contract`.")

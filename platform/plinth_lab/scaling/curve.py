@@ -17,7 +17,8 @@ band assumes that the law and the shape continue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,6 +40,8 @@ ENDS: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 1.0)
 #: Length of the segment before a horizon whose mean is the loss at that horizon.
 LAST: Final = ENDS[-1] - ENDS[-2]
 FEWEST_TRAININGS: Final = 4
+#: Number of steps from which every segment has one.
+FEWEST_STEPS: Final = math.ceil(1 / ENDS[0])
 LEVEL: Final = 0.95
 
 
@@ -58,9 +61,17 @@ class LadderCurve:
     horizons: Mapping[int, float]
 
 
-def ladder_curves(ctx: Context, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> list[LadderCurve]:
-    """Return the loss curves of the finished runs of an experiment. Runs that failed or are too short are left out."""
-    found = []
+@dataclass(frozen=True)
+class LadderCurves:
+    """Loss curves of the finished runs of an experiment, and the names of the runs that are too short for one."""
+
+    curves: tuple[LadderCurve, ...]
+    short: tuple[str, ...] = ()
+
+
+def ladder_curves(ctx: Context, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> LadderCurves:
+    """Return the loss curves of the finished runs of an experiment. Runs that failed are left out."""
+    found, short = [], []
     for arm in arms:
         manifest = made.get(arm.asset)
         if manifest is None or manifest.stats["status"] != "finished":
@@ -72,17 +83,22 @@ def ladder_curves(ctx: Context, arms: Sequence[Arm], made: Mapping[str, Manifest
         name = str(run.stats["run_id"])
         if one := curve_of(name, run.digest, size(arm), shape_of(arm.recipe.training.optimizer), steps):
             found.append(one)
-    return found
+        else:
+            short.append(name)
+    return LadderCurves(tuple(found), tuple(short))
 
 
 def curve_of(
     run: str, digest: str, params: int, shape: Mapping[str, Any], steps: Sequence[tuple[int, Any]]
 ) -> LadderCurve | None:
-    """Return the curve of one run from its losses by tokens, or None if a segment has no step with a finite loss."""
-    tokens = max(end for end, _ in steps)
+    """Return the curve of one run from its losses by tokens, or None if a segment has no step with a finite loss.
+
+    The loss at a horizon is the mean over the last part of its tokens, and at least over its last step.
+    """
+    tokens, step = max(end for end, _ in steps), math.ceil(max(end for end, _ in steps) / len(steps))
     at = [round(tokens * end) for end in ENDS]
     horizons = [round(tokens * share) for share in (*(shape.get("horizons") or ()), 1.0)]
-    edges = sorted({edge for end in horizons for edge in (end - round(LAST * end), end)})
+    edges = sorted({edge for end in horizons for edge in (end - max(round(LAST * end), step), end)})
     losses, around = means(at, steps), dict(zip(edges, means(edges, steps), strict=True))
     known = [loss for loss in losses if loss is not None]
     ends = {end: loss for end in horizons if (loss := around[end]) is not None}
@@ -92,22 +108,24 @@ def curve_of(
 
 
 def predicted(
-    curves: Iterable[LadderCurve], params: int, tokens: int, shape: Mapping[str, Any], *, level: float = LEVEL
+    ladder: LadderCurves, params: int, tokens: int, shape: Mapping[str, Any], *, level: float = LEVEL
 ) -> PredictedCurve:
     """Return the predicted loss curve of a run with a number of parameters and tokens, and a schedule.
 
     Raises:
         RequestError: too few runs have this schedule, or they determine no scaling law.
     """
-    every = list(curves)
+    every = ladder.curves
     own = [one for one in every if dict(one.shape) == dict(shape)]
     if len(own) < FEWEST_TRAININGS:
         raise RequestError(
             "too few runs to predict a loss curve",
             found=f"{len(own)} of {len(every)} runs have the schedule of the predicted run: "
-            + ", ".join(f"{name} {value}" for name, value in shape.items()),
-            expected=f"at least {FEWEST_TRAININGS} finished runs with this schedule, in fractions of their tokens",
-            remedy="train the ladder with the schedule of the run",
+            + ", ".join(f"{name} {value}" for name, value in shape.items())
+            + (f"; too short: {', '.join(ladder.short)}" if ladder.short else ""),
+            expected=f"at least {FEWEST_TRAININGS} finished runs of {FEWEST_STEPS} steps or more with this schedule, "
+            "in fractions of their tokens",
+            remedy="train the ladder with the schedule of the run, and longer",
         )
     fitted = fit([
         ScalingRun(params=one.params, tokens=end, loss=loss, trunk=one.digest)

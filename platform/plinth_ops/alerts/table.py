@@ -19,6 +19,7 @@ from pydantic import Field
 from plinth.errors import CheckFailedError
 from plinth.records import Frozen
 from plinth.training.predicted_curve import MISSED
+from plinth.training.upgrade.record import REFUSED
 from plinth_ops.alerts.conditions import (
     Age,
     BurnRate,
@@ -222,6 +223,7 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
         "DeviceError": ("device_error", "had a GPU error"),
         "JobKilled": ("vanished", "lost its supervisor, which was killed"),
         "AllowanceSpent": ("allowance_spent", "was stopped, because its granted budget is spent"),
+        "UpgradeRefused": (REFUSED, "keeps its code, because the new code does not repeat its steps"),
         "ForecastMissed": (MISSED, "has a loss outside the band of its launch contract"),
     }
     for name, (kind, what) in happened.items():

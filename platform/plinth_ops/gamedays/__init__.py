@@ -16,6 +16,8 @@
     run_days          a preemption, a clock jump, a revoked key, an MLflow outage
     recovery_day      lost ranks, nodes, copies and spares while others keep running
     device_days       a flipped bit in a rank's memory
+    upgrade_day       worse code, equal code, and kills while the equal code takes over
+    contract_day      a run that leaves the predicted loss curve of its launch contract
     orchestrator_day  Dagster is killed
     release_day       a bad release: detect it, taint it, roll back, find the cause, require the missing gate
 

@@ -15,9 +15,10 @@ Each fault is injected once; a marker file in the plan's folder records the inje
     jump             clock jump of `value` seconds in every process of the job
     read timeout     timeout of `value` seconds for requests to an object store
     flip             bit `value` of a weight of the rank, before the forward pass
-    kill             SIGKILL to the `target` of the rank (itself, its node, the copies of its node) before the next call
-                     of the function `place`, or after it (`module:name!`); immediately if it names none. Step 0: in
-                     force from the start of the process
+    kill             SIGKILL to the `target` of the rank (itself, its node, the copies of its node) before call `value`
+                     of the function `place`, counted from 0, or after it (`module:name!`); immediately if it names
+                     none. Step 0: in force from the start of the process. The rank `SUPERVISOR` is the supervisor
+    other code       the processes of the job run code with another digest, which the function `place` makes different
     wait             the rank waits until the marker is removed, while the game day injects a fault from outside
 
 Does not belong here: faults outside the processes of a job (the game days).
@@ -38,6 +39,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, tzinfo
 from functools import partial, reduce
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -46,6 +48,7 @@ import psutil
 
 from plinth.records import Frozen
 from plinth.storage import blob_cache, boundaries
+from plinth.training import attempts
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 from plinth.training.data import open_batches as real
@@ -56,12 +59,16 @@ SOURCE = f"{__name__}:open_batches"
 #: Rank number that stands for the process that submits the job.
 ORCHESTRATOR = -1
 
+#: Rank number that stands for the supervisor.
+SUPERVISOR = -2
+
 #: Seconds after which a waiting rank exits.
 WAIT_S = 300.0
 
 Kind = Literal[
-    "kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "flip", "kill", "wait"
-]
+    "kill at write", "count writes", "stop", "fill disk", "limit files", "jump", "read timeout", "flip", "kill", "wait",
+    "other code",
+]  # fmt: skip
 
 
 class RehearsalFault(Frozen):
@@ -116,6 +123,10 @@ def arm(rank: int | None) -> None:
             _jumping_clock(followed.mark(fault), fault.value)
         if fault.kind == "read timeout":
             blob_cache.S3_DRIVER["config_kwargs"]["read_timeout"] = fault.value
+        if fault.kind == "other code":
+            _change_code(fault.place, computes=rank is not None)
+        if fault.kind == "kill" and (rank, fault.rank) == (None, SUPERVISOR) and followed is not None:
+            _arm(fault, followed.mark(fault))
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
@@ -194,18 +205,22 @@ def _strike(fault: RehearsalFault, mark: Path) -> None:
 
 
 def _arm(fault: RehearsalFault, mark: Path) -> None:
-    """Inject a fault once, before or after the next call of a function."""
+    """Inject a fault once, before or after a call of a function."""
     module, _, path = fault.place.rstrip("!").partition(":")
     *owners, name = path.split(".")
     owner: Any = reduce(getattr, owners, import_module(module))
-    whole = getattr(owner, name)
+    whole, calls, number = getattr(owner, name), count(), -1
 
     def strike() -> None:
+        if number != int(fault.value):
+            return
         with suppress(FileExistsError):
             mark.touch(exist_ok=False)
             _strike(fault, mark)
 
     def struck(*args: Any, **kwargs: Any) -> Any:
+        nonlocal number
+        number = next(calls)
         if not fault.place.endswith("!"):
             strike()
         result = whole(*args, **kwargs)
@@ -213,6 +228,20 @@ def _arm(fault: RehearsalFault, mark: Path) -> None:
         return result
 
     setattr(owner, name, struck)
+
+
+def code_of(place: str) -> str:
+    """Return the digest of the library in a job whose code the function `place` changes."""
+    return f"planted by {place}"
+
+
+def _change_code(place: str, *, computes: bool) -> None:
+    """Change the digest of the code, and in a rank, which is forked from the supervisor, what it computes."""
+    real = attempts.code_digests
+    attempts.code_digests = lambda: {**real(), "plinth": code_of(place)}
+    if computes:
+        module, _, name = place.partition(":")
+        getattr(import_module(module), name)()
 
 
 def _kill(target: str) -> None:

@@ -163,6 +163,8 @@ TABLE: Final[Mapping[str, str]] = {
     "preemption": "plinth_ops.gamedays.run_days:PREEMPTION",
     "flipped-bit": "plinth_ops.gamedays.device_days:FLIPPED_BIT",
     "lost-ranks": "plinth_ops.gamedays.recovery_day:LOST_RANKS",
+    "upgrade": "plinth_ops.gamedays.upgrade_day:UPGRADE",
+    "missed-forecast": "plinth_ops.gamedays.contract_day:MISSED_FORECAST",
     "clock-jump": "plinth_ops.gamedays.run_days:CLOCK_JUMP",
     "storage-stall": "plinth_ops.gamedays.data_days:STORAGE_STALL",
     "bad-shard": "plinth_ops.gamedays.data_days:BAD_SHARD",

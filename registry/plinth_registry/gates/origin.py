@@ -5,7 +5,7 @@ approvals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from plinth.evaluation.measurement import GateState, release_gate
@@ -13,7 +13,7 @@ from plinth.extensions import NoParams
 from plinth.text import counted
 from plinth.training.forensics.order_proof import OrderProof
 from plinth_registry.gates import GateResult, decided, missing, shown
-from plinth_registry.gates.facts import Approval, CheckResult, Evidence, ResumeFacts
+from plinth_registry.gates.facts import Approval, CheckResult, CodeChange, Evidence, ResumeFacts
 from plinth_registry.gates.settings import (
     APPROVALS,
     ApprovalPolicy,
@@ -34,7 +34,7 @@ def signature(_: NoParams, evidence: Evidence) -> GateResult:
 def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
     """Require a complete ancestry down to the raw sources, and a statement signed by the training process. If the
     policy requires it, every machine must have trained from a clean commit, and every change of the code must have been
-    compared, with at most a small increase of the loss."""
+    compared, with at most a small increase of the loss by all of them together."""
     found, known = _finding("lineage", evidence.lineage), evidence.code
     limit = asked.max_code_increase
     if not (found.passed and (asked.clean_commit or limit is not None)):
@@ -44,9 +44,22 @@ def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
     faults, said = list(known.unclean * asked.clean_commit), found.reason
     said += "; all machines ran at a clean commit" if asked.clean_commit else ""
     if limit is not None:
-        faults += [one.text for one in known.changes if one.increase is None or one.increase > limit]
+        faults += _code_faults(known.changes, limit)
         said += "; every change of code was compared"
     return decided("lineage", not faults, "; ".join(faults) or said, commits=list(known.commits))
+
+
+def _code_faults(changes: Iterable[CodeChange], limit: float) -> Iterator[str]:
+    """Yield the changes of code that were not compared, or all of them if they add up to more than the limit.
+
+    The sum of the upper ends is an upper end of the sum, at the same level at least.
+    """
+    made = tuple(changes)
+    yield from (one.text for one in made if one.increase is None)
+    total = sum(one.increase or 0.0 for one in made)
+    if total > limit:
+        yield f"the changes of code increase the loss by up to {shown(total, limit)} nats (limit {shown(limit, total)})"
+        yield from (one.text for one in made if one.increase)
 
 
 def taint(_: NoParams, evidence: Evidence) -> GateResult:

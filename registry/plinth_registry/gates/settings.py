@@ -61,7 +61,8 @@ class LineagePolicy(Frozen):
         None,
         ge=0,
         description="Require that every change of code in the run was compared (`plinth run upgrade`), and that the "
-        "95% interval of its loss increase ends at most here, in nats per token; 0 for equal bits or measured noise.",
+        "upper ends of the 95% intervals of their loss increases add up to at most this, in nats per token; 0 for "
+        "equal bits or measured noise.",
     )
 
 

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.errors import LineageError, MissingError
+from plinth.errors import LineageError, MissingError, RecipeError
 from plinth.launch.parameters import Launch
 from plinth.model.architectures import parameters
 from plinth.model.parameters import Model
 from plinth.operation import admission, contracts
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth.training import attempts
+from plinth.tokens.order.steps import Amendment
+from plinth.training import attempts, job
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.parameters.guard import Stopping
@@ -146,6 +147,28 @@ def test_a_submission_needs_the_contract_and_its_budget_is_the_allowance(ctx: Co
     assert granted.rank_s == 5 * 3600
     with pytest.raises(LineageError, match="not what its launch contract promises"):
         contracts.require(ctx, run.model_copy(update={"seed": 2}))
+
+
+def test_an_amendment_is_refused_before_the_job_stops_and_can_be_signed(
+    plinth: Callable[..., Any], ctx: Context, run: RunConfig
+) -> None:
+    contracts.sign(ctx, contracts.draft(ctx, run, rank_hours=5))
+    start(run)
+    change = Amendment(from_step=7, global_batch_sequences=16, reason="the loss is noisy")
+    amended = run.model_copy(update={"sequences": 96, "total_steps": 9, "amendments": (change,)})
+    with pytest.raises(LineageError, match="not what its launch contract promises"):
+        admission.submit(ctx, amended)
+    assert job.pending(amended)  # a live job is stopped before the amendment is recorded
+    assert contracts.amended(run) == amended
+    made = json.loads(plinth("run", "contract", "sign", "small", "--amend", "noise", "--yes", "--json").out)
+    assert (made["number"], made["settings"]["total_steps"]) == (2, 9)
+    contracts.require_amended(ctx, amended)
+    job.record(amended)
+    assert contracts.amended(configuration.load(run.directory.config)) == amended
+    past = run.model_copy(update={"amendments": (change.model_copy(update={"from_step": 1}),), "total_steps": 6})
+    Timeline(run.directory.events).append("step", step=3, loss=1.0)
+    with pytest.raises(RecipeError, match="past steps"):
+        admission.submit(ctx, past)
 
 
 def test_a_demo_root_signs_without_a_person(run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from plinth.errors import RequestError
 from plinth.training.predicted_curve import outcomes
 from plinth_lab.scaling import curve as module
-from plinth_lab.scaling.curve import ENDS, LadderCurve, curve_of, predicted
+from plinth_lab.scaling.curve import ENDS, FEWEST_STEPS, LadderCurve, LadderCurves, curve_of, predicted
 from plinth_lab.scaling.law import ScalingLaw
 
 LAW = ScalingLaw(E=1.5, A=30, B=300, alpha=0.4, beta=0.5)
@@ -38,8 +38,8 @@ def steps_of(
     return rows
 
 
-def ladder(seed: int = 0, noise: float = 0.01, run_noise: float = 0.003) -> list[LadderCurve]:
-    rng, found = np.random.default_rng(seed), []
+def ladder(seed: int = 0, noise: float = 0.01, run_noise: float = 0.003) -> LadderCurves:
+    rng, found = np.random.default_rng(seed), list[LadderCurve]()
     for params in SIZES:
         for count in STEPS:
             made = curve_of(
@@ -47,7 +47,7 @@ def ladder(seed: int = 0, noise: float = 0.01, run_noise: float = 0.003) -> list
             )
             assert made is not None
             found.append(made)
-    return found
+    return LadderCurves(tuple(found))
 
 
 def test_the_loss_of_a_run_on_the_way_is_above_the_law_and_at_its_end_on_it() -> None:
@@ -77,7 +77,7 @@ def test_horizons_of_one_training_give_the_law_its_tokens() -> None:
     first = own[0]
     assert first is not None
     assert [*first.horizons] == [200 * BATCH, 400 * BATCH, 800 * BATCH]
-    assert predicted([one for one in own if one], 160_000, 800 * BATCH, shape).shape == shape
+    assert predicted(LadderCurves(tuple(one for one in own if one)), 160_000, 800 * BATCH, shape).shape == shape
 
 
 def test_runs_of_another_schedule_or_too_few_are_refused() -> None:
@@ -85,17 +85,21 @@ def test_runs_of_another_schedule_or_too_few_are_refused() -> None:
     with pytest.raises(RequestError, match="too few runs to predict a loss curve") as raised:
         predicted(curves, 160_000, 800 * BATCH, {**SHAPE, "schedule": "cosine"})
     assert "0 of 12 runs have the schedule" in str(raised.value.found)
-    with pytest.raises(RequestError, match="too few runs"):
-        predicted(curves[:3], 160_000, 800 * BATCH, SHAPE)
+    with pytest.raises(RequestError, match="too few runs") as raised:
+        predicted(LadderCurves(curves.curves[:3], ("small-0",)), 160_000, 800 * BATCH, SHAPE)
+    assert "; too short: small-0" in str(raised.value.found)
     with pytest.raises(RequestError, match="scaling law"):
-        predicted(curves[:4], 160_000, 800 * BATCH, SHAPE)
+        predicted(LadderCurves(curves.curves[:4]), 160_000, 800 * BATCH, SHAPE)
 
 
 def test_a_run_without_a_finite_loss_in_a_segment_is_left_out() -> None:
     steps = steps_of(10_000, 200, np.random.default_rng(0), 0.01, 0.0)
     assert curve_of("a", "a", 10_000, SHAPE, [*steps[:-1], (steps[-1][0], "nan")]) is not None  # others are there
     assert curve_of("a", "a", 10_000, SHAPE, [(tokens, "nan") for tokens, _ in steps]) is None
-    assert curve_of("a", "a", 10_000, SHAPE, steps[:12]) is None  # 12 steps do not fill ten segments
+    assert curve_of("a", "a", 10_000, SHAPE, steps[: FEWEST_STEPS - 1]) is None  # the first segment has no step
+    assert curve_of("a", "a", 10_000, SHAPE, steps[:FEWEST_STEPS]) is not None
+    early = {**SHAPE, "horizons": [0.125, 0.5]}  # the first one has less than one step in its last part
+    assert curve_of("a", "a", 10_000, early, steps) is not None
 
 
 def covered(runs: int, params: int, count: int) -> float:

@@ -132,6 +132,7 @@ RECORDINGS: Sequence[Recording] = (
     _event("DeviceError", "device_error"),
     _event("JobKilled", "vanished"),
     _event("AllowanceSpent", "allowance_spent"),
+    _event("UpgradeRefused", "upgrade_refused"),
     _event("ForecastMissed", "forecast_missed"),
     _level("InputSlow", "plinth_data_wait_ratio", RUN, 0.25, 0.2, 900, active=True),
     _level("RankSlow", "plinth_slowest_rank_score", RUN, 0.7, 0.75, 900, active=True),

@@ -79,6 +79,19 @@ def _flipped_bit() -> None:
     replays.StepReplayer.due = lambda self, step: False  # type: ignore[method-assign]
 
 
+def _upgrade() -> None:
+    """All code may take over."""
+    from plinth.training.upgrade.record import CodeComparison
+
+    CodeComparison.accepted = property(lambda self: True)  # type: ignore[assignment, method-assign]
+
+
+def _missed_forecast() -> None:
+    from plinth.training.predicted_curve import CurveWatch
+
+    CurveWatch.missed = lambda self, step: []  # type: ignore[method-assign]
+
+
 def _clock_jump() -> None:
     from plinth.trust.root import Root
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from plinth_ops.gamedays.device_days import BOUNDARIES as ROLLBACK
 from plinth_ops.gamedays.gameday import TABLE, find
 from plinth_ops.gamedays.play import play
+from plinth_ops.gamedays.upgrade_day import BOUNDARIES as CUT_OVER
 
 pytestmark = pytest.mark.exhaustive
 
@@ -26,6 +28,13 @@ INSTANTS = 8
 def test_it_passes(name: str) -> None:
     record = play(find(name), instants=1)
     assert record.passed, [one.failures for one in record.instants]
+
+
+@pytest.mark.parametrize(("name", "instants"), [("upgrade", 2 * len(CUT_OVER)), ("flipped-bit", len(ROLLBACK))])
+def test_it_passes_at_every_boundary(name: str, instants: int) -> None:
+    """The first instant is played above."""
+    record = play(find(name), first=1, instants=instants - 1)
+    assert record.passed, [(one.struck, one.failures) for one in record.instants if not one.passed]
 
 
 @pytest.mark.parametrize("name", TABLE)

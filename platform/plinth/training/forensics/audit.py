@@ -56,11 +56,15 @@ class Replayed:
     tolerance: dict[str, Any] | None = None  # from a second replay, if this one differs
 
 
-def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
+def replay(config: RunConfig, rank: Rank, start: int | None = None, *, other_code: bool = False) -> None:
     """Replay from an earlier committed checkpoint to the newest one.
 
     The replay starts at the last checkpoint committed up to step `start` (by default `config.audit_step`). The leading
     rank writes the evidence.
+
+    Args:
+        other_code: True if this code has not trained the run. Its replay is not evidence about a resume; the newest
+            such evidence stays, and no event `audited` is logged.
 
     Raises:
         MissingError: fewer than two committed checkpoints can be used.
@@ -74,8 +78,13 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
     found = _replay(trainer, first, commits)
     if _differs(config, rank, first, found):
         found.tolerance = _measure(trainer, first, commits)
-    if rank.leads:
-        write(config, compare(config, first, found))
+    if not rank.leads:
+        return
+    evidence = compare(config, first, found)
+    if other_code:
+        store(config, evidence, of_resume=False)
+    else:
+        write(config, evidence)
 
 
 def _differs(config: RunConfig, rank: Rank, first: int, found: Replayed) -> bool:

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from plinth import processes
@@ -277,17 +277,20 @@ def _equal(part: Mapping[str, Any]) -> bool:
 # command line can check them before it starts ranks.
 
 
-def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
+def span(config: RunConfig, start: int | None = None, committed: Sequence[int] | None = None) -> tuple[int, list[int]]:
     """Return the newest step committed up to `start`, and the later committed steps in order.
 
     By default `start` is the checkpoint that is kept for the audit. If a stopping rule ended the run before that
     checkpoint, `start` is an earlier one.
 
+    Args:
+        committed: committed steps in order, if they are not those of the run's folder.
+
     Raises:
         MissingError: no checkpoint exists up to `start`, or no later one exists.
     """
     start = min(config.audit_step, last_step(config) - 1) if start is None else start
-    steps = checkpoint.committed(config.directory)
+    steps = checkpoint.committed(config.directory) if committed is None else committed
     before = [step for step in steps if step <= start]
     after = [step for step in steps if before and step > before[-1]]
     if not after:
@@ -300,26 +303,31 @@ def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
     return before[-1], after
 
 
-def store(config: RunConfig, evidence: Mapping[str, Any]) -> int:
-    """Store evidence as the newest, keep all earlier evidence, and return the number of the evidence."""
+def store(config: RunConfig, evidence: Mapping[str, Any], *, of_resume: bool = True) -> int:
+    """Store evidence next to all earlier evidence, and return its number.
+
+    Args:
+        of_resume: True if it is the newest evidence about a resume; False if other code replayed the run's steps.
+    """
     run = config.directory
     data = json.dumps(evidence, indent=1, sort_keys=True).encode() + b"\n"
     number = len(list(run.audits.glob("*.json"))) + 1 if run.audits.exists() else 1
     write_bytes(run.audits / f"{number:04d}.json", data)
-    write_bytes(run.evidence, data)
+    if of_resume:
+        write_bytes(run.evidence, data)
     return number
 
 
 def newest(run: RunDirectory) -> tuple[bytes, dict[str, Any]]:
-    """Return the newest evidence, as bytes and as an object.
+    """Return the newest stored evidence of any code, as bytes and as an object.
 
     Raises:
         MissingError: there is none.
     """
-    try:
-        data = run.evidence.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingError(f"run {run.root.name} has no evidence of a replay", expected=run.evidence) from error
+    path = max(run.audits.glob("*.json"), default=None)
+    if path is None:
+        raise MissingError(f"run {run.root.name} has no evidence of a replay", expected=run.audits)
+    data = path.read_bytes()
     return data, json.loads(data)
 
 

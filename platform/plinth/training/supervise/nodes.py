@@ -105,6 +105,7 @@ class NodeOrder(Frozen):
     seats: tuple[int, ...] = ()  # the node of each seat; the others are spares
     attempt: int = 0
     audit: bool = False
+    other_code: bool = False  # of an audit: its code has not trained the run
     resume: int = 0  # step of the verified checkpoint that an external trainer loads; of an audit: its start
     address: str = ""
     port: int = 0
@@ -155,7 +156,7 @@ def start_rank(
         }
         return _interpreter(list(config.trainer.command), own, locks)
     command = processes.python("plinth.training", str(config_path), "--attempt", str(order.attempt))
-    command += ["--audit"] * order.audit
+    command += ["--audit"] * order.audit + ["--other-code"] * order.other_code
     command += ["--start", str(order.resume)] if order.audit and order.resume else []
     return _STARTER[-1](command, rank_environment(config, order, rank), locks)
 

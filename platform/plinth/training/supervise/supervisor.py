@@ -88,6 +88,7 @@ class Supervisor:
     loss: str = ""  # the last loss, in words
     moves: tuple[str, ...] = ()  # lost nodes since the last attestation of a state
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
+    compares: bool = False  # while the code of this job replays steps of the run's code
     upgrade: CodeComparison | None = None  # to sign with the next attempt
     resume: int = 0  # step of the checkpoint that an external trainer loads; of an audit: its start, 0 for the default
     shipper: Shipper | None = None  # of a run in a shared workspace
@@ -143,11 +144,15 @@ class Supervisor:
         if request is None or not is_new_code(self.run):
             self.run.upgrade.unlink(missing_ok=True)
             return None
+        self.compares = True
         ended, reason = self._until_done(audit=True, start=request.from_step)
+        self.compares = False
         if ended != "finished":
             return self._result(ended, reason)
         found = compared(self.config, request)
-        self.events.append("upgraded" if found.accepted else "upgrade_refused", durable=True, **found.model_dump())
+        self.events.append(
+            upgrades.UPGRADED if found.accepted else upgrades.REFUSED, durable=True, **found.model_dump()
+        )
         if not found.accepted:
             self.run.upgrade.unlink(missing_ok=True)
             return self._result("failed", f"the new code was refused: {found.in_words}")
@@ -419,6 +424,7 @@ class Supervisor:
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:
         fields = {"attempt": self.attempt, "audit": audit, "resume": self.resume, "port": port, "recovery": self.link}
+        fields["other_code"] = self.compares  # only the leading rank stores evidence, and it is started here
         order = NodeOrder(address=self.place.address, **fields)
         return start_rank(self.config, self.config_path, order, rank, (self.lock_fd,))
 

@@ -37,6 +37,8 @@ _NAMED_BY: dict[str, Cause] = {
     "averaged": "exchange",
     "profiled": "profile",
     "audited": "audit",
+    "upgraded": "audit",
+    "upgrade_refused": "audit",
     "replayed": "audit",
     "replay_checked": "audit",
 }

@@ -55,6 +55,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
                  price_per_rank_hour)
     allowance_spent   the job stops before the allowance is exceeded (the same fields)
     forecast_missed   the mean loss of a segment is outside the band of the launch contract (tokens, loss, low, high)
+    upgraded, upgrade_refused   new code repeated the run's last steps, and continues the run or not (the comparison;
+                 upgrade/record.py)
     audited      evidence of resume was written (bit_exact, compared_steps; delta: largest difference of a loss,
                  relative)
     replay_checked  the replay of a sampled step was equal (step, samples, seconds; corruption/)

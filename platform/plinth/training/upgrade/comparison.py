@@ -40,17 +40,22 @@ FEWEST = 8
 def compared(config: RunConfig, request: UpgradeRequest) -> CodeComparison:
     """Return the comparison of this machine's code with the code of the run, from the newest replay.
 
+    All changes of the run's code together may increase the loss by `request.max_increase`: what earlier ones may have
+    increased it by is no longer available.
+
     Raises:
         LineageError, SignatureError: the attestations of earlier attempts cannot be trusted.
         CheckpointError: the replay cannot be read.
     """
     data, evidence = newest(config.directory)
+    records = trained(config.directory)
+    limit = max(0.0, request.max_increase - sum(one.upgrade.increase for one in records if one.upgrade))
     try:
-        verdict, found = judged(evidence, request.max_increase)
+        verdict, found = judged(evidence, limit)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise CheckpointError(f"the replay of run {config.run_id} cannot be read", found=repr(error)) from error
     return CodeComparison(
-        before=trained_by(config.directory).hosts[0].trains_with,
+        before=records[-1].hosts[0].trains_with,
         after=this_host().trains_with,
         from_step=evidence["from_step"],
         to_step=evidence["to_step"],
@@ -60,7 +65,7 @@ def compared(config: RunConfig, request: UpgradeRequest) -> CodeComparison:
         low=found.low if found else None,
         high=found.high if found else None,
         parameters=evidence["max_abs_difference"]["parameters"],
-        max_increase=request.max_increase,
+        max_increase=limit,
         evidence_sha256=hashlib.sha256(data).hexdigest(),
     )
 
@@ -104,15 +109,15 @@ def is_new_code(run: RunDirectory) -> bool:
     Raises:
         LineageError, SignatureError: the attestations of earlier attempts cannot be trusted.
     """
-    return trained_by(run).hosts[0].trains_with != this_host().trains_with
+    return trained(run)[-1].hosts[0].trains_with != this_host().trains_with
 
 
-def trained_by(run: RunDirectory) -> AttemptRecord:
-    """Return the newest attempt that trained, after checking the signatures of all attempts.
+def trained(run: RunDirectory) -> list[AttemptRecord]:
+    """Return the attempts that trained, in order, after checking the signatures of all attempts.
 
     Raises:
         LineageError, SignatureError: the attestations cannot be trusted, or there is none.
     """
     authority = Trust.of(Workspace(run.workspace)).authority(TRAINER)
     found = attempts.opened(attempts.known(run), authority, run.root.name)
-    return next(one for one in reversed(found) if not one.audit)
+    return [one for one in found if not one.audit]

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plinth.storage.workspace import Workspace
+from plinth.training import attempts
 from plinth.training.attempts import AttemptRecord, HostFacts
+from plinth.training.config import RunConfig
+from plinth.training.forensics import proof
 from plinth.training.forensics.proof import COMPARED, GENERATORS, PARAMETERS
-from plinth.training.upgrade.comparison import judged
-from plinth.training.upgrade.record import MAX_INCREASE, CodeComparison
+from plinth.training.upgrade.comparison import compared, judged
+from plinth.training.upgrade.record import MAX_INCREASE, CodeComparison, UpgradeRequest
 from plinth_registry import trained
 from plinth_registry.gates.facts import CheckResult, Evidence
 from plinth_registry.gates.origin import lineage
@@ -36,6 +42,7 @@ def replay(differences: list[float]) -> dict[str, Any]:
         "interventions": {"original": [], "replayed": []},
         "steps": rows,
         "commits": [{"step": len(differences), "parts": state}],
+        "max_abs_difference": {"parameters": 0.0},
         "tolerance": None,
     }
 
@@ -141,6 +148,7 @@ def comparison(**changes: Any) -> CodeComparison:
         (comparison(), True),
         (comparison(verdict="bit-equal", difference=None, low=None, high=None), True),
         (None, False),
+        (comparison(difference=-0.3, low=-0.4, high=-0.2), True),
         (comparison(high=0.5), False),  # the user accepted more than the policy does
         (comparison(verdict="worse"), False),
         (comparison(after=host("another").trains_with), False),
@@ -158,3 +166,43 @@ def test_the_gate_requires_a_comparison_of_this_change(upgrade: CodeComparison |
         assert (
             "attempt 3 has other code from step 21" in lineage(LineagePolicy(max_code_increase=1e-3), evidence).reason
         )
+
+
+def began_with(*highs: float) -> tuple[AttemptRecord, ...]:
+    """Attempts of a run whose code changed, each time with this upper end of the loss increase."""
+    names = [f"code {number}" for number in range(len(highs) + 1)]
+    made = [attempt(1, names[0])]
+    for at, high in enumerate(highs, 1):
+        ends = {"before": host(names[at - 1]).trains_with, "after": host(names[at]).trains_with}
+        change = comparison(**ends, high=high, low=high - 1e-4, difference=high - 5e-5, to_step=10 * at)
+        made.append(attempt(at + 1, names[at], change))
+    return tuple(made)
+
+
+@pytest.mark.parametrize(
+    ("highs", "passed"),
+    [((6e-4,), True), ((6e-4, 3e-4), True), ((6e-4, 6e-4), False), ((-1.0, 6e-4, 6e-4), False)],
+)
+def test_the_gate_limits_all_changes_together(highs: tuple[float, ...], passed: bool) -> None:
+    code = trained.code(began_with(*highs))
+    evidence = Evidence.model_construct(lineage=CheckResult(holds=True, detail="complete"), code=code)
+    found = lineage(LineagePolicy(max_code_increase=1e-3), evidence)
+    assert found.passed is passed
+    assert passed or "increase the loss by up to 0.0012 nats (limit 0.001)" in found.reason
+
+
+def test_earlier_changes_leave_less_for_the_next_one(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """Each of two changes is below the limit, and both together are above it."""
+    Workspace(tmp_path).ensure()
+    config = make(workspace=tmp_path)
+    old, newer = began_with(6e-4)
+    for one in (old, newer):
+        attempts.state(
+            config.directory, b"{}", config.key, ranks=1, nodes=1, hosts=one.hosts, audit=False, upgrade=one.upgrade
+        )
+    proof.store(config, replay(drawn(0.0005, 1e-5)), of_resume=False)
+    assert not config.directory.evidence.exists()
+    for limit, verdict in ((1e-3, "worse"), (1.2e-3, "no worse")):
+        found = compared(config, UpgradeRequest(from_step=1, max_increase=limit))
+        assert (found.verdict, found.before) == (verdict, newer.hosts[0].trains_with)
+        assert found.max_increase == pytest.approx(limit - 6e-4)

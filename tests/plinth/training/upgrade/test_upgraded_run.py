@@ -18,7 +18,7 @@ from tiny_mixture import made_mixture
 
 import plinth
 from plinth.compute.context import Context
-from plinth.errors import RequestError
+from plinth.errors import MissingError, RequestError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
@@ -31,6 +31,7 @@ from plinth.training.telemetry.timeline import timeline
 from plinth.training.upgrade import environment
 from plinth.training.upgrade.record import UpgradeRequest, ask
 from plinth_jobs.cli import cli
+from plinth_jobs.cli.upgrade import _require_span
 from plinth_registry import trained
 
 HERE = Path(__file__).parents[1]
@@ -139,12 +140,26 @@ def test_code_that_computes_otherwise_is_refused_and_the_old_code_goes_on(
 ) -> None:
     python = other_code(tmp_path / "new", f"plinth/{file}", before, after)
     assert reason in upgrade(stopped, "--python", str(python), "--from", "2")
-    assert timeline(stopped.directory.events).of("upgraded") == []
+    story = timeline(stopped.directory.events)
+    assert story.of("upgraded") == story.of("audited") == []  # the replay says nothing about a resume
+    assert not stopped.directory.evidence.exists()
     job.submit_or_find(ctx, stopped)
     assert job.follow(ctx, stopped).status == "finished"
     records = tuple(attempts.stated(one, "") for one in attempts.known(stopped.directory))
     assert trained.code(records).changes == ()  # the code that was refused took no step of the run
     assert not stopped.directory.upgrade.exists()
+
+
+def test_steps_to_repeat_must_exist_before_the_job_is_stopped(make: Callable[..., RunConfig]) -> None:
+    run = make()
+    run.directory.checkpoints.mkdir(parents=True)
+    (run.directory.checkpoints / "step-00000004.json").touch()
+    with pytest.raises(MissingError, match="nothing to replay"):
+        _require_span(run, None)
+    (run.directory.checkpoints / "step-00000002.json").touch()
+    _require_span(run, None)
+    with pytest.raises(MissingError, match="nothing to replay from step 1"):
+        _require_span(run, 1)
 
 
 @pytest.mark.slow
