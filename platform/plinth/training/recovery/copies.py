@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch.distributed as dist
 from blake3 import blake3
@@ -49,7 +49,7 @@ class Plan(Frozen):
 
     tensors: int
     form: int
-    sha256: str
+    sha256: str = ""
 
 
 class StateForm:
@@ -59,14 +59,22 @@ class StateForm:
         captured = universal.capture(engine, complete=True)
         self.layout = StagingLayout(captured.tensors.values())
         self.tensors = tuple(self.layout.describe(index, key) for index, key in enumerate(captured.tensors))
-        described = [one.model_dump() for one in self.tensors]
         header = {key: captured.header[key] for key in ("shapes", "groups")}
-        self.text = json.dumps({"tensors": described, "header": header}).encode()
+        self.described = _described(self.tensors, header)
+        self.text = json.dumps({"tensors": [one.model_dump() for one in self.tensors], "header": header}).encode()
         self._places = _places(engine)
 
     def fits(self, engine: TrainingEngine) -> bool:
         """Return True if the engine has not replaced a tensor."""
         return self._places == _places(engine)
+
+
+class _StatePart(NamedTuple):
+    """Parts of a copy to digest: places of the tensors in it, their description, and the rest of the state."""
+
+    tensors: tuple[rank_part.Tensor, ...]
+    described: bytes
+    rest: bytes
 
 
 class FetchedCopy:
@@ -78,12 +86,13 @@ class FetchedCopy:
         form = json.loads(bytes(view[plan.tensors : plan.tensors + plan.form]))
         self.tensors = tuple(rank_part.Tensor.model_validate(one) for one in form["tensors"])
         self.state: dict[str, Any] = json.loads(self.rest)
+        self.described = _described(self.tensors, form["header"])
         self.header = {**form["header"], **self.state["counts"]}
         self.bytes_of = {one.name: view[one.at : one.at + one.bytes] for one in self.tensors}
 
     def digest(self) -> str:
         """Return the digest of what has arrived."""
-        return _digest(self.tensors, self.bytes_of.values(), self.rest)
+        return _digest(self.described, self.bytes_of.values(), self.rest)
 
 
 class KeeperLink:
@@ -163,10 +172,9 @@ class Copier:
         if self._form is None or not self._form.fits(self.engine):
             self._form = StateForm(self.engine)
         form, rest = self._form, _rest(self.engine, monitor)
-        size = form.layout.bytes + len(form.text) + len(rest)
-        block = self._arena.reserve(size)
-        self._arena.write(form.layout.bytes, form.text)
-        self._arena.write(form.layout.bytes + len(form.text), rest)
+        plan = Plan(tensors=form.layout.bytes, form=len(form.text))
+        block = self._arena.reserve(plan.tensors + plan.form + len(rest))
+        self._arena.write(plan.tensors, form.text + rest)
         known = {"rollbacks": rollbacks, "history": self.order.history}
         name = CopyName(rank=self.engine.rank.index, step=step, **known)
         if self.engine.rank.device.type == "cpu":
@@ -174,7 +182,8 @@ class Copier:
             self._hook = self.engine.deepspeed.basic_optimizer.register_step_pre_hook(self._before_update)
         else:
             form.layout.copy(block)
-        self._sent = self._pool.submit(self._send, name, form, rest, size, self._copying)
+        part = _StatePart(form.tensors, form.described, rest)  # without the engine's tensors
+        self._sent = self._pool.submit(self._send, name, plan, part, self._copying)
 
     def settle(self) -> list[str]:
         """Wait until the copy in progress has arrived. Return the keepers that it did not reach, with the reasons."""
@@ -229,13 +238,12 @@ class Copier:
             assert self._copying is not None
             self._copying.result()
 
-    def _send(self, name: CopyName, form: StateForm, rest: bytes, size: int, copied: Future[None] | None) -> list[str]:
+    def _send(self, name: CopyName, plan: Plan, part: _StatePart, copied: Future[None] | None) -> list[str]:
         if copied is not None:
             copied.result()  # raises the error of a copy that failed
-        block, failures = self._arena.block.numpy().data[:size], []
-        data = (block[one.at : one.at + one.bytes] for one in form.tensors)
-        sha256 = _digest(form.tensors, data, rest)
-        plan = Plan(tensors=form.layout.bytes, form=len(form.text), sha256=sha256)
+        block, failures = self._arena.block.numpy().data[: plan.tensors + plan.form + len(part.rest)], []
+        data = (block[one.at : one.at + one.bytes] for one in part.tensors)
+        plan = plan.model_copy(update={"sha256": _digest(part.described, data, part.rest)})
         for keeper in self._keepers:
             try:
                 keeper.put(name, block, plan)
@@ -265,7 +273,7 @@ def fetched(name: CopyName, keepers: Iterable[str], secret: str) -> FetchedCopy:
             if copy.digest() == copy.plan.sha256:
                 return copy
             reasons.append(f"{keeper}: the copy has changed")
-        except wire.FAILURES as error:
+        except (*wire.FAILURES, LookupError, TypeError) as error:  # also of a form that has changed
             reasons.append(f"{keeper}: {type(error).__name__}: {error}")
     raise CheckpointError(
         f"no copy of rank {name.rank} after step {name.step} is in memory",
@@ -281,8 +289,7 @@ def _unchanged(engine: TrainingEngine, name: CopyName, copy: FetchedCopy) -> str
         CheckpointError: it differs from the state that was copied.
     """
     form = StateForm(engine)
-    rest = _rest(engine, copy.state["monitor"])
-    found = _digest(form.tensors, map(bytes_of, form.layout.tensors), rest)
+    found = _digest(form.described, map(bytes_of, form.layout.tensors), _rest(engine, copy.state["monitor"]))
     if found != copy.plan.sha256:
         raise CheckpointError(
             f"the state of rank {name.rank} differs from its copy after step {name.step}",
@@ -335,10 +342,15 @@ def _places(engine: TrainingEngine) -> list[tuple[int, int]]:
     return [(tensor.data_ptr(), tensor.numel()) for tensor in engine.optimizer_tensors()]
 
 
-def _digest(tensors: Iterable[rank_part.Tensor], data: Iterable[Any], rest: bytes) -> str:
-    """Return one digest over names, dtypes, shapes and bytes of tensors, in order, and the rest of the state."""
-    described = [f"{one.name} {one.torch_dtype} {one.shape} {one.bytes}\n" for one in tensors]
-    total = blake3("".join(described).encode())
+def _described(tensors: Iterable[rank_part.Tensor], header: Mapping[str, Any]) -> bytes:
+    """Return what a digest covers of a form: all of it but the places."""
+    lines = [f"{one.name} {one.dtype} {one.torch_dtype} {one.shape} {one.bytes}\n" for one in tensors]
+    return ("".join(lines) + json.dumps(header)).encode()
+
+
+def _digest(described: bytes, data: Iterable[Any], rest: bytes) -> str:
+    """Return one digest over the description and bytes of tensors, in order, and the rest of the state."""
+    total = blake3(described)
     for part in data:
         total.update(part)
     total.update(rest)
