@@ -9,7 +9,7 @@
 Nodes are supervisors that share a file system and talk over TCP on the loopback interface. On a cluster the state moves
 over the network. In the simulation a copy stalls training as long as a save, so that only the recovery differs.
 
-    python tests/benchmarks/bench_recovery.py [--pairs 3] [--kills 3]
+    python tests/benchmarks/bench_recovery.py [--pairs 12] [--kills 3]
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
     from plinth.training.recovery.agent import recovery_agent
 
     rank = engine.prepare(config)
-    agent = recovery_agent(config, rank)
+    agent = recovery_agent(rank)
     if agent is None:
         engine.connect(config, rank)
     gc.freeze()  # DeepSpeed collects garbage often while it starts, and would scan all imported modules

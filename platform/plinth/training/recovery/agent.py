@@ -23,7 +23,6 @@ from typing import TypeVar
 
 from torch.distributed import DistError
 
-from plinth.training.config import RunConfig
 from plinth.training.engine.ranks import Rank
 from plinth.training.peers import BEAT_S, PeerLink
 from plinth.training.recovery.orders import JoinOrder, RankPhase, RankState, RecoveryLink
@@ -149,7 +148,7 @@ class Agent:
                     self._changed.notify_all()
 
 
-def recovery_agent(config: RunConfig, rank: Rank) -> Agent | None:
+def recovery_agent(rank: Rank) -> Agent | None:
     """Start the agent of this process, or return None if the run does not recover from memory."""
     link = RecoveryLink.of(os.environ)
     return None if link is None else Agent(link, rank.index, in_process=rank.device.type == "cpu")
