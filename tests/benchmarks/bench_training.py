@@ -298,6 +298,7 @@ def figures(config: Any, found: dict[str, Any], surrounding_s: float) -> dict[st
         "ours_over_bare_processor": round(statistics.mean(bare_processor) / step_s, 4),
         "ours_over_bare_processor_quartiles": [round(value, 4) for value in statistics.quantiles(processor, n=4)],
         **replayed,
+        "cpu_s_of_each_step": {kind: [round(one[1], 3) for one in each] for kind, each in spent.items()},
         **({"dispatched_in_a_step": found["counts"]} if found["counts"] else {}),
         "start_up_s": round(found["ready_s"], 2),
         "load_s": round(found["loaded_s"], 3),
