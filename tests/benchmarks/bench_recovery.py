@@ -1,7 +1,7 @@
 """Recovery in seconds: eight ranks of a tiny model on four nodes, each with a supervisor of its own on this machine.
 
-    cost        one run with a copy after every step and one without, in pairs whose order alternates: CPU seconds of
-                the whole job per step; their difference is the cost of a copy
+    cost        one run with copies after the steps of every other block only: CPU seconds of the whole job in each
+                block; the differences of neighbors are the cost of the copies
     recovery    a rank of another node than the first is killed; seconds from the kill to the next step, steps repeated
     goodput     simulated for 64, 1,024 and 16,384 ranks from the measured phases and published failure rates, with
                 copies in memory, and with a restart of all ranks from disk
@@ -9,12 +9,13 @@
 Nodes are supervisors that share a file system and talk over TCP on the loopback interface. On a cluster the state moves
 over the network. In the simulation a copy stalls training as long as a save, so that only the recovery differs.
 
-    python tests/benchmarks/bench_recovery.py [--pairs 3] [--kills 3]
+    python tests/benchmarks/bench_recovery.py [--pairs 12] [--kills 3]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -34,6 +35,9 @@ RESULTS = Path(__file__).parent / "results" / "recovery.json"
 sys.path[:0] = [str(ROOT / "platform"), str(ROOT), str(ROOT / "tests/plinth/training")]
 
 NODES, RANKS, EVERY = 4, 8, 10
+
+#: Steps of a block, and copies in each block that has some. The last arrives in its block.
+BLOCK, COPIES = 10, 8
 
 #: Ranks of the simulated jobs.
 SIMULATED = (64, 1_024, 16_384)
@@ -116,35 +120,58 @@ def wait_for_step(config: Any, step: int, after: int = 0) -> dict[str, Any]:
         time.sleep(0.05)
 
 
-def cpu_s(nodes: list[subprocess.Popen[bytes]]) -> float:
-    """CPU seconds of supervisors, ranks, writers and keepers so far, without processes that only wait for a loss."""
-    import psutil
+def open_batches(config: Any, rank: int) -> Any:
+    """Open the batches of a rank that copies its state in every other block, and logs CPU seconds in each.
 
-    everyone = [process for node in nodes for process in psutil.Process(node.pid).children(recursive=True)]
-    everyone += [psutil.Process(node.pid) for node in nodes]
-    return sum(sum(process.cpu_times()[:2]) for process in everyone if "--standby" not in process.cmdline())
+    The first rank of a node also logs the CPU seconds of its node's supervisor, keeper and writers.
+    """
+    import psutil
+    import synthetic
+
+    from plinth.training.recovery.copies import Copier
+
+    inner, log = synthetic.open_batches(config, rank), config.directory.root / f"cpu-{rank}.jsonl"
+    Copier.due = lambda self, step: step // BLOCK % 2 == 1 and step % BLOCK < COPIES  # type: ignore[method-assign]
+
+    def others() -> float:
+        supervisor = psutil.Process(os.getppid())
+        known = [one for one in supervisor.children() if "plinth.training" not in one.cmdline()]
+        return sum(sum(one.cpu_times()[:2]) for one in (supervisor, *known))
+
+    def stream(first: int) -> Iterator[Any]:
+        for step, batch in enumerate(inner(first), first):
+            if step % BLOCK == 0:
+                spent = time.process_time(), others() if os.environ["LOCAL_RANK"] == "0" else 0.0
+                with log.open("a") as file:
+                    file.write(json.dumps(spent) + "\n")
+            yield batch
+
+    return stream
 
 
 def cost(pairs: int) -> dict[str, Any]:
-    """CPU seconds of the whole job per step, with a copy after every step and without copies."""
-    first, last = 20, 120
-    found: dict[int, list[float]] = {0: [], 1: []}
-    for pair in range(pairs):
-        for every in (1, 0) if pair % 2 else (0, 1):
-            with tempfile.TemporaryDirectory() as folder:
-                config = configured(Path(folder), every=every, steps=last + 20)
-                with job(config) as nodes:
-                    wait_for_step(config, first)
-                    begun = cpu_s(nodes), steps_of(config)[-1]["step"]
-                    wait_for_step(config, last)
-                    ended = cpu_s(nodes), steps_of(config)[-1]["step"]
-            found[every].append((ended[0] - begun[0]) / (ended[1] - begun[1]))
-    copies = [with_ - without for with_, without in zip(found[1], found[0], strict=True)]
-    copy_s, step_s = statistics.median(copies), statistics.median(found[0])
+    """CPU seconds of the whole job per step, and of a copy, from pairs of neighboring blocks."""
+    with tempfile.TemporaryDirectory() as folder:
+        steps = BLOCK * (2 * pairs + 3)
+        config = configured(Path(folder), every=1, steps=steps)
+        config = config.model_copy(update={"batches": "tests.benchmarks.bench_recovery:open_batches"})
+        with job(config) as nodes:
+            for node in nodes:
+                node.wait()
+        logs = [(config.directory.root / f"cpu-{rank}.jsonl").read_text().splitlines() for rank in range(RANKS)]
+    blocks = [[json.loads(line) for line in lines] for lines in zip(*logs, strict=True)]
+    blocks = blocks[2 : 2 * pairs + 3]  # without those in which all starts, and those of the audit
+    ends = [tuple(map(sum, zip(*block, strict=True))) for block in blocks]
+    spent = [(one[0] - two[0], one[1] - two[1]) for two, one in itertools.pairwise(ends)]
+    with_, without = spent[0::2], spent[1::2]
+    copies = [[(a - b) / COPIES for a, b in zip(*both, strict=True)] for both in zip(with_, without, strict=True)]
+    step_s = statistics.median(sum(one) for one in without) / BLOCK
+    copy_s = statistics.median(map(sum, copies))
     return {
         "cpu_s_per_step": step_s,
         "cpu_s_per_copy": copy_s,
-        "pairs": copies,
+        "of_which_ranks": statistics.median(one[0] for one in copies),
+        "pairs": [round(sum(one), 5) for one in copies],
         "share": {f"every {every} steps": round(copy_s / step_s / every, 5) for every in (10, 20, 50, 100)},
     }
 
@@ -221,7 +248,7 @@ def goodput(recovery_s: float) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--kills", type=int, default=3)
     arguments = parser.parse_args()
     from tests.conftest import make_trust

@@ -65,7 +65,7 @@ def _run(config: configuration.RunConfig, given: argparse.Namespace) -> int:
     from plinth.training.recovery.agent import recovery_agent
 
     rank = engine.prepare(config)
-    agent = recovery_agent(config, rank)
+    agent = recovery_agent(rank)
     if agent is None:
         engine.connect(config, rank)
     gc.freeze()  # DeepSpeed collects garbage often while it starts, and would scan all imported modules

@@ -11,11 +11,10 @@ Step n always takes batch n. The run does not train on batches that the guard sk
 
 from __future__ import annotations
 
-import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -29,14 +28,14 @@ from plinth.training.corruption.replays import Mismatch, StepReplayer
 from plinth.training.data import Batches, StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.engine.skipped_update import SAVE_AGAIN, STOP_REQUESTED, Launched, Measured
-from plinth.training.guard.rules import TEXT_RULES, Intervention, ThroughputRule
+from plinth.training.guard.rules import Intervention, ThroughputRule
 from plinth.training.predicted_curve import MISSED, CurveWatch
 from plinth.training.recovery.copies import Copier
 from plinth.training.step_documents import WindowReporter
+from plinth.training.step_report import require_finite, step_event, stopped
 from plinth.training.stopping import Verdict, Watch, stopped_event
 from plinth.training.supervise.host_checks import exclude
 from plinth.training.telemetry.communication import StragglerDetector
-from plinth.training.telemetry.devices import memory_of
 from plinth.training.telemetry.profiler import StepProfiler
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.training.trainer import Trainer
@@ -441,77 +440,15 @@ class TrainingRun:
             self.events.append(event, durable=durable, **fields)
 
     def _emit_step(self, measured: Measured) -> None:
-        config, step = self.config, measured.step
-        layers = self.trainer.engine.stats.at(step)
-        by_layer: dict[str, Any] = {} if layers is None else {"layers": layers.event()}
-        experts = None if self.trainer.engine.balance is None else self.trainer.engine.balance.at(step)
-        by_layer |= {} if experts is None else {"experts": experts.event()}
-        compared = self.stragglers.at(step)
-        slowest: dict[str, Any] = {}
-        if compared:
-            slowest = {"slowest": {"rank": compared[0].rank, "score": round(compared[0].score, 4)}}
-        between: dict[str, Any] = {"besides": _rounded(measured.time.besides)} if measured.time.besides else {}
-        self._emit(
-            "step",
-            step=step,
-            loss=measured.loss,
-            grad_norm=measured.grad_norm,
-            lr=measured.lr,
-            loss_ema=self.trainer.monitor.loss_ema,
-            batch=measured.batch,
-            tokens=config.tokens_through(step),
-            tokens_per_s=round(config.step_tokens(step) / measured.time.seconds, 1),
-            data_wait_s=round(measured.data_wait_s, 4),
-            step_s=round(measured.time.seconds, 6),
-            parts=_rounded(measured.time.parts),
-            **memory_of(self.rank.device),
-            **between,
-            **slowest,
-            **by_layer,
-            **self.trainer.hooks.after_step(measured),
-            **({"vetoed": True} if measured.vetoed else {}),
-            **({"redone": True} if step <= self._last_reported else {}),
-        )
-        self._last_reported = max(self._last_reported, step)
+        compared = self.stragglers.at(measured.step)
+        redone = measured.step <= self._last_reported
+        self._emit("step", **step_event(self.trainer, measured, compared, redone=redone))
+        self._last_reported = max(self._last_reported, measured.step)
         changed = self.stragglers.changed(compared) if self.rank.leads else None
         if changed is not None:
-            self._emit("stragglers", step=step, **changed)
-
-
-def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Round the seconds to microseconds."""
-    return {part: round(value, 6) for part, value in seconds.items()}
+            self._emit("stragglers", step=measured.step, **changed)
 
 
 def _last_step(config: RunConfig) -> int:
     """Return the highest step on the timeline."""
     return max(timeline(config.directory.events).steps, default=0)
-
-
-def require_finite(config: RunConfig, measured: Measured) -> None:
-    """Raise an error if a step has non-finite numbers and the guard is off.
-
-    Raises:
-        TrainingError: loss or gradient norm is not finite, and the guard is off.
-    """
-    if config.guard.enabled or (math.isfinite(measured.loss) and math.isfinite(measured.grad_norm)):
-        return
-    raise TrainingError(
-        f"step {measured.step} is not finite",
-        found=f"loss {measured.loss}, gradient norm {measured.grad_norm}",
-        expected="finite numbers",
-        remedy="enable training.guard, lower optimizer.lr, lengthen the warm-up, or inspect the batch: "
-        "`plinth run blame RUN STEP`",
-    )
-
-
-def stopped(made: Intervention) -> TrainingError:
-    """Return the error of a run that the guard stops. It names the window to inspect."""
-    rows = " of the batch's rows" if made.rule in TEXT_RULES else ""
-    return TrainingError(
-        f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),
-        found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else "") + rows,
-        expected=f"at most {made.threshold:g}",
-        remedy=f"`plinth run blame RUN {made.first}` shows the documents and sources of the bad batch; then change the "
-        "data, optimizer.lr or training.guard. The last committed checkpoint is intact",
-    )

@@ -1,13 +1,14 @@
 """Authenticated messages over TCP, between the supervisors, ranks and keepers of one job.
 
-A message is one JSON object. Large data follow in pieces of `PIECE_BYTES`. Both ends prove by HMAC that they know the
-job's secret before the first message, so no other user of the network can connect. Nothing is unpickled. Who controls
-the network between two nodes can read and change what follows, like the data of the collectives.
+A message is one JSON object. Large data follow a message that names their size. Both ends prove by HMAC that they know
+the job's secret before the first message, so no other user of the network can connect. Nothing is unpickled. Who
+controls the network between two nodes can read and change what follows, like the data of the collectives.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import threading
@@ -19,8 +20,6 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from typing import Any
 
 from plinth.records import Frozen
-
-PIECE_BYTES = 4 << 20
 
 #: Maximum size of a JSON message, in bytes. A plan of a large model is the largest message.
 _MESSAGE_BYTES = 1 << 28
@@ -145,18 +144,20 @@ def receive(connection: Connection) -> Message:
 
 
 def send_block(connection: Connection, block: memoryview) -> None:
-    """Send large data in pieces."""
-    for at in range(0, len(block), PIECE_BYTES):
-        connection.send_bytes(block[at : at + PIECE_BYTES])
+    """Send large data, whose size the other end knows."""
+    at = 0
+    while at < len(block):
+        at += os.write(connection.fileno(), block[at:])
 
 
 def receive_block(connection: Connection, block: memoryview) -> None:
-    """Fill a block with the pieces that the other end sends."""
+    """Fill a block with data that the other end sends, without a copy."""
     at = 0
     while at < len(block):
-        piece = connection.recv_bytes(PIECE_BYTES)
-        block[at : at + len(piece)] = piece  # raises ValueError if the piece exceeds the block
-        at += len(piece)
+        read = os.readv(connection.fileno(), [block[at:]])
+        if not read:
+            raise EOFError
+        at += read
 
 
 def _wrapped(made: socket.socket) -> Connection:

@@ -60,16 +60,19 @@ def capture(engine: TrainingEngine, *, complete: bool = False) -> Captured:
         pieces[share.name] = Piece(*share.shard, share.start + first, share.start + last)
         for kind, values in share.state.items():
             tensors[key_of(share, kind, share.start + first)] = values[first:last]
+    header = {**counts(engine), "shapes": shapes, "groups": _kinds_by_group(engine.deepspeed)}
+    return Captured(tensors, header, pieces)
+
+
+def counts(engine: TrainingEngine) -> dict[str, Any]:
+    """Return the part of a contribution's header that changes in every step."""
     outer = engine.deepspeed
     scaler = vars(_scaler(outer.optimizer)).items()
-    header = {
+    return {
         "optimizer_step": _optimizer_step(outer.basic_optimizer),
         "counters": {name: int(getattr(outer, name)) for name in COUNTERS},
         "scaler": {name: value for name, value in scaler if name in _SCALER},
-        "shapes": shapes,
-        "groups": _kinds_by_group(outer),
     }
-    return Captured(tensors, header, pieces)
 
 
 def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:

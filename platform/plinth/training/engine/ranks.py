@@ -233,6 +233,22 @@ def disconnect() -> None:
         del sys.modules["torch._dynamo"], torch._dynamo
     deepspeed.comm.comm.cdb = None
     deepspeed.utils.groups.mpu = None
+    _number_from_zero()
+
+
+def _number_from_zero() -> None:
+    """Make DeepSpeed number the parameters and modules of the next ZeRO-3 engine from 0.
+
+    It numbers all engines of a process consecutively, and compares the numbers of all ranks. A process that replaces a
+    lost rank has had no engine before.
+    """
+    from deepspeed.runtime.zero import parameter_offload
+    from deepspeed.runtime.zero.partition_parameters import Init
+
+    Init.param_id = 0
+    (count,) = parameter_offload.DeepSpeedZeRoOffload._register_deepspeed_module.__defaults__
+    count[:] = [0]
+    parameter_offload.FWD_MODULE_STACK.clear()  # it still has the modules of the interrupted pass, and so their memory
 
 
 def _set_determinism(deterministic: bool, *, compiles: bool) -> None:

@@ -8,8 +8,7 @@ A lost rank makes collectives of its neighbors fail, but not all: two ranks may 
 and gloo cannot abort. So the agent shuts down the sockets that the process groups have opened. Every collective then
 fails at once, on every rank, and the groups can be freed.
 
-Only gloo is interrupted. With NCCL, and with ZeRO-3, whose parameters are numbered per process, all ranks are
-restarted, and only their state comes from memory.
+Only gloo is interrupted. With NCCL all ranks are restarted, and only their state comes from memory.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from typing import TypeVar
 
 from torch.distributed import DistError
 
-from plinth.training.config import RunConfig
 from plinth.training.engine.ranks import Rank
 from plinth.training.peers import BEAT_S, PeerLink
 from plinth.training.recovery.orders import JoinOrder, RankPhase, RankState, RecoveryLink
@@ -150,11 +148,10 @@ class Agent:
                     self._changed.notify_all()
 
 
-def recovery_agent(config: RunConfig, rank: Rank) -> Agent | None:
+def recovery_agent(rank: Rank) -> Agent | None:
     """Start the agent of this process, or return None if the run does not recover from memory."""
     link = RecoveryLink.of(os.environ)
-    in_process = rank.device.type == "cpu" and config.parallel.zero_stage < 3
-    return None if link is None else Agent(link, rank.index, in_process=in_process)
+    return None if link is None else Agent(link, rank.index, in_process=rank.device.type == "cpu")
 
 
 class GroupSockets:

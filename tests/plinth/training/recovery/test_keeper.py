@@ -19,6 +19,8 @@ from plinth.training import wire
 from plinth.training.recovery import keeper as keepers
 from plinth.training.recovery.keeper import CopyName, Keeper, KeeperProcess, listed, newest_common
 
+LARGE = 9_000_001
+
 
 @pytest.fixture
 def keeper() -> Iterator[tuple[str, Keeper]]:
@@ -54,7 +56,7 @@ def get(address: str, name: CopyName) -> bytes | None:
 def test_the_two_newest_whole_copies_of_a_rank_are_kept(keeper: tuple[str, Keeper]) -> None:
     address, made = keeper
     names = [CopyName(rank=0, step=step) for step in (2, 4, 6)]
-    data = [os.urandom(wire.PIECE_BYTES + 7), b"", b"abc"]  # more than one piece, nothing, less than one
+    data = [os.urandom(LARGE), b"", b"abc"]  # more than a socket holds, nothing, a little
     with wire.connect(address, "secret") as connection:
         for name, content in zip(names, data, strict=True):
             put(connection, name, content)
@@ -97,14 +99,14 @@ def test_a_copy_whose_sender_dies_is_never_visible(keeper: tuple[str, Keeper]) -
     with wire.connect(address, "secret") as connection:
         put(connection, CopyName(rank=0, step=2), b"whole")
     connection = wire.connect(address, "secret")
-    put(connection, CopyName(rank=0, step=4), b"x" * 2 * wire.PIECE_BYTES, whole=False)
+    put(connection, CopyName(rank=0, step=4), b"x" * LARGE, whole=False)
     connection.close()
     assert get(address, CopyName(rank=0, step=4)) is None
     assert get(address, CopyName(rank=0, step=2)) == b"whole"
     assert stored(made) == [CopyName(rank=0, step=2)]
 
 
-@pytest.mark.parametrize("piece", [b"x" * 9, b"x" * (wire.PIECE_BYTES + 1)])
+@pytest.mark.parametrize("piece", [b"x" * 9, b"x" * LARGE])
 def test_more_bytes_than_announced_are_refused(keeper: tuple[str, Keeper], piece: bytes) -> None:
     address, made = keeper
     with wire.connect(address, "secret") as connection:

@@ -122,7 +122,7 @@ def test_without_a_spare_the_job_ends_for_another_one(play: Play, uninterrupted:
 
 @pytest.mark.parametrize("recovery", [Recovery(copies_every=2), Recovery()])
 def test_ranks_that_cannot_stay_restart(play: Play, job: Any, tmp_path: Path, recovery: Recovery) -> None:
-    """ZeRO-3, and a run without copies in memory."""
+    """A run without copies in memory. With ZeRO-3 the other ranks stay."""
     parallel = Parallel(zero_stage=3 if recovery.enabled else 1)
     config = play([["batch", 9, 1, "node"]], 1, parallel=parallel, recovery=recovery)
     same = {"launch": Launch(ranks=2), "recovery": Recovery(), "batches": "synthetic:open_batches"}

@@ -20,6 +20,7 @@ from plinth.training.parameters.run import Checkpoints, Recovery
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
+from tests.plinth.training.conftest import run_job, tiny
 from tests.plinth.training.test_expert_runs import MODEL
 
 pytestmark = pytest.mark.slow
@@ -64,8 +65,26 @@ INSTANTS: dict[str, list[list[Any]]] = {
     "in the audit": [["plinth.training.trainer:Trainer.load", 1, 1, KILL]],
 }
 
+SAVES = {"checkpoints": Checkpoints(every_steps=6, audit_steps=3, keep_last=9)}
+
 #: Instants after which the process that was not struck restarts too, or at which none recovers in place.
 ALL_RESTART = {"before the first step", "in the audit"}
+
+#: Instants for ZeRO-3, which also gathers parameters, and compares their numbers over the ranks in the first steps.
+ZERO_3 = (
+    "before the first copy",
+    "in the forward pass",
+    "after a micro batch",
+    "with the gradient",
+    "after the update",
+    "in a copy",
+    "while a save is staged",
+    "the leading rank",
+    "the other in the rebuild",
+    "the other in the restore",
+    "one after the other",
+    "silence",
+)
 
 Play = Callable[..., RunConfig]
 
@@ -80,7 +99,7 @@ def play(make: Callable[..., RunConfig], job: Callable[..., int], tmp_path: Path
         given: dict[str, Any] = {
             "recovery": Recovery(copies_every=2, silent_s=6.0 if "SIGSTOP" in str(faults) else 900.0),
             "batches": "struck_ranks:open_batches",
-            "checkpoints": Checkpoints(every_steps=6, audit_steps=3, keep_last=9),
+            **SAVES,
             "supervision": Supervision(backoff_s=0.1, hang_s=1800.0, host_checks=HostChecks(enabled=False)),
         }
         config = make(**{**given, **changes})
@@ -145,13 +164,32 @@ def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None
         assert all(event["lost_steps"] <= 4 for event in story.of("restart"))
 
 
+@pytest.fixture(scope="module")
+def zero_3(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A run with ZeRO-3 that nothing disturbed."""
+    config = tiny(tmp_path_factory.mktemp("zero-3"), parallel=Parallel(zero_stage=3), **SAVES)
+    assert run_job(config) == 0
+    return config
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("instant", ZERO_3)
+def test_zero_3_continues_in_place(play: Play, zero_3: RunConfig, instant: str) -> None:
+    config = play(INSTANTS[instant], parallel=Parallel(zero_stage=3))
+    same_end(config, zero_3)
+    restarts = timeline(config.directory.events).of("restart")
+    assert restarts
+    assert all(event["backoff_s"] == 0 and event["lost_steps"] <= 4 for event in restarts)  # not all ranks restarted
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("ranks", "parallel", "more"),
     [
         (2, Parallel(zero_stage=0), {}),
         (2, Parallel(zero_stage=2), {"precision": "bf16"}),
-        (2, Parallel(zero_stage=3), {}),
+        (2, Parallel(zero_stage=3), {"precision": "bf16"}),
+        (4, Parallel(zero_stage=3, activation_checkpointing=1), {}),
         (4, Parallel(zero_stage=1, tensor=2), {}),
         (4, Parallel(zero_stage=0, pipeline=2), {}),
         (4, Parallel(zero_stage=1, sequence=2), {}),
@@ -169,4 +207,6 @@ def test_any_layout(
     reference = config.model_copy(update={**same, "batches": "synthetic:open_batches"})
     assert job(reference) == 0
     same_end(config, reference)
-    assert timeline(config.directory.events).of("resumed")[0]["source"] == "memory"
+    story = timeline(config.directory.events)
+    assert story.of("resumed")[0]["source"] == "memory"
+    assert [event["backoff_s"] for event in story.of("restart")] == [0]  # not all ranks restarted
