@@ -4,6 +4,8 @@ restored on request.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint, snapshot, universal
 from plinth.training.checkpoint.selection import select_checkpoint
+from plinth.training.checkpoint.shares import fetch_share
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
 from plinth.training.guard.rules import Intervention
 from plinth.training.parameters.optimizers import Optimizer
+from plinth.training.shared_run.shipping import is_shared
 from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 
 # Shared verification: each rank compares its share of a checkpoint's bytes, and all agree on the outcome.
@@ -63,9 +67,16 @@ class SharedVerification:
             CheckpointError, SignatureError: the error of the first rank that rejects the checkpoint. Every rank raises
                 it.
         """
+        given, first = run or self.config.directory, os.environ.get("LOCAL_RANK", "0") == "0"
+        if is_shared(given):
+            self._together(lambda: fetch_share(self.config, given, step, self.rank.index) if first else None)
+        self._together(lambda: checkpoint.verify_share(given, step, self.rank.index, self.rank.world, self._pulse))
+
+    def _together(self, work: Callable[[], object]) -> None:
+        """Do this rank's work. If it fails on any rank, every rank raises the error of the first one."""
         failure: RankFailure | None = None
         try:
-            checkpoint.verify_share(run or self.config.directory, step, self.rank.index, self.rank.world, self._pulse)
+            work()
         except PlinthError as error:
             failure = RankFailure.of(error)
         failures: list[RankFailure | None] = [None] * self.rank.world

@@ -48,7 +48,7 @@ class Machine:
         own = environment(**{CACHE_VARIABLE: str(self.cache), **extra})
         self.run.root.mkdir(parents=True, exist_ok=True)
         with self.run.log.open("ab") as log:
-            return subprocess.Popen(command, env=own, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(command, env=own, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def losses(config: RunConfig) -> list[tuple[Any, ...]]:
@@ -130,8 +130,10 @@ def test_two_hosts_with_their_own_disks_equal_one(
     one, other = (sorted(path.name for path in m.run.checkpoints.glob("*/engine/*")) for m in machines)
     assert set(one) == {"rank-00000.safetensors"}  # each disk has its own rank's files only
     assert set(other) == {"rank-00001.safetensors"}
-    assert checkpoint.committed(first.run) == checkpoint.committed(second.run) == checkpoint.committed(
-        uninterrupted.directory
+    assert (
+        checkpoint.committed(first.run)
+        == checkpoint.committed(second.run)
+        == checkpoint.committed(uninterrupted.directory)
     )
 
 
