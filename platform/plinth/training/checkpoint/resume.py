@@ -67,9 +67,11 @@ class SharedVerification:
             CheckpointError, SignatureError: the error of the first rank that rejects the checkpoint. Every rank raises
                 it.
         """
-        given, first = run or self.config.directory, os.environ.get("LOCAL_RANK", "0") == "0"
+        given, here = run or self.config.directory, range(0)
+        if os.environ.get("LOCAL_RANK") == "0":
+            here = range(self.rank.index, self.rank.index + int(os.environ["LOCAL_WORLD_SIZE"]))
         if is_shared(given):
-            self._together(lambda: fetch_share(self.config, given, step, self.rank.index) if first else None)
+            self._together(lambda: fetch_share(self.config, given, step, here) if here else None)
         self._together(lambda: checkpoint.verify_share(given, step, self.rank.index, self.rank.world, self._pulse))
 
     def _together(self, work: Callable[[], object]) -> None:

@@ -209,26 +209,30 @@ class SharedCheckpoints(RemoteCheckpoints):
             StorageError: the bucket is unreachable.
         """
         run, name = self.directory, checkpoint.name(step)
-        base = base_of(name, number)
+        base, record = base_of(name, number), checkpoint.record_path(run, step)
         target, staged = checkpoint.path(run, step), run.staging / name
-        staged.mkdir(parents=True, exist_ok=True)
-        sources = (staged, target)
         with named_errors(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             there = self._located(run, step, base)
+            if record.exists() and record.read_bytes() == there.record and (target / MANIFEST).exists():
+                staged = target  # it has the files of other ranks
+            staged.mkdir(parents=True, exist_ok=True)
+            sources = (staged, target)
             fetch = partial(self._complete, pool, staged, sources, base)
             fetch(there.root.files)
             if needed is not None:
                 ranks = [there.root.ranks[rank] for rank in needed(staged, there.root)]
                 fetch([one.manifest for one in ranks])
                 fetch([file for one in ranks for file in digest_tree.manifest_in(staged, one, name).files])
+        if staged == target:
+            return
         write_bytes(staged / MANIFEST, there.manifest)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        checkpoint.record_path(run, step).unlink(missing_ok=True)
+        record.unlink(missing_ok=True)
         if target.exists():
             shutil.rmtree(target)
         staged.rename(target)
         sync_directory(run.checkpoints)
-        write_bytes(checkpoint.record_path(run, step), there.record)
+        write_bytes(record, there.record)
 
     def adopt_once(self, step: int, number: str, needed: NeededRanks | None) -> bool:
         """Commit a checkpoint like `adopt`, unless this machine has it. Return True if it had not. Another process may
@@ -367,15 +371,14 @@ def fetch_whole(config: RunConfig, step: int, *, state_only: bool = False) -> No
         )
 
 
-def fetch_share(config: RunConfig, run: RunDirectory, step: int, rank: int) -> None:
+def fetch_share(config: RunConfig, run: RunDirectory, step: int, ranks: Sequence[int]) -> None:
     """Fetch what this machine lacks of a checkpoint that its ranks are about to load: a spare may have just taken the
-    place of a lost node, or the leading rank's machine may be the first that has committed the save. The first rank of
-    each machine calls this.
+    place of a lost node, the leading rank's machine may be the first that has committed the save, or the run may be
+    audited on another machine. The first rank of each machine calls this.
 
     Raises:
         CheckpointError, SignatureError, StorageError: the checkpoint cannot be fetched, or cannot be trusted.
     """
-    ranks = range(rank, rank + config.launch.ranks_per_node)
     patiently(lambda: SharedCheckpoints(run).sync_one(step, needed_by(config, ranks)))
 
 
