@@ -144,6 +144,9 @@ class WriterClient:
 #: Seconds between the leading writer's checks for the parts of other ranks on this machine.
 POLL_S = 0.02
 
+#: Process that has started this one: a writer's rank.
+_PARENT = os.getppid()
+
 #: Seconds for which a writer whose rank was killed, or has left it, waits for other machines.
 ORPHAN_S = 60.0
 
@@ -266,7 +269,7 @@ def _limited(until: float) -> float:
     left this process after a loss: then no other machine may be at work for the save either."""
     pipe = select.poll()
     pipe.register(0, 0)
-    left = any(flags & select.POLLHUP for _, flags in pipe.poll(0))
+    left = os.getppid() != _PARENT or any(flags & select.POLLHUP for _, flags in pipe.poll(0))
     return min(until, time.monotonic() + ORPHAN_S) if left else until
 
 
