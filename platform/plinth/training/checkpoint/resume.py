@@ -67,12 +67,27 @@ class SharedVerification:
             CheckpointError, SignatureError: the error of the first rank that rejects the checkpoint. Every rank raises
                 it.
         """
-        given, here = run or self.config.directory, range(0)
-        if os.environ.get("LOCAL_RANK") == "0":
-            here = range(self.rank.index, self.rank.index + int(os.environ["LOCAL_WORLD_SIZE"]))
+        given = run or self.config.directory
         if is_shared(given):
-            self._together(lambda: fetch_share(self.config, given, step, here) if here else None)
-        self._together(lambda: checkpoint.verify_share(given, step, self.rank.index, self.rank.world, self._pulse))
+            self._together(lambda: self._fetch(given, step))
+        self._together(lambda: self._verify(given, step))
+
+    def _fetch(self, run: RunDirectory, step: int) -> None:
+        """Fetch the files of this machine's ranks, if this is its first rank."""
+        if os.environ["LOCAL_RANK"] == "0":
+            first = self.rank.index
+            fetch_share(self.config, run, step, range(first, first + int(os.environ["LOCAL_WORLD_SIZE"])))
+
+    def _verify(self, run: RunDirectory, step: int) -> None:
+        """Verify this rank's share. If it is damaged on this machine, fetch it from the bucket of a shared run first:
+        the others' copies are good."""
+        try:
+            checkpoint.verify_share(run, step, self.rank.index, self.rank.world, self._pulse)
+        except CheckpointError:
+            if not is_shared(run):
+                raise
+            fetch_share(self.config, run, step, range(self.rank.index, self.rank.index + 1), compare=True)
+            checkpoint.verify_share(run, step, self.rank.index, self.rank.world, self._pulse)
 
     def _together(self, work: Callable[[], object]) -> None:
         """Do this rank's work. If it fails on any rank, every rank raises the error of the first one."""

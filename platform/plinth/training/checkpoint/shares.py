@@ -223,9 +223,9 @@ class SharedCheckpoints(RemoteCheckpoints):
                 ranks = [there.root.ranks[rank] for rank in needed(staged, there.root)]
                 fetch([one.manifest for one in ranks])
                 fetch([file for one in ranks for file in digest_tree.manifest_in(staged, one, name).files])
+        write_bytes(staged / MANIFEST, there.manifest)
         if staged == target:
             return
-        write_bytes(staged / MANIFEST, there.manifest)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         record.unlink(missing_ok=True)
         if target.exists():
@@ -234,11 +234,15 @@ class SharedCheckpoints(RemoteCheckpoints):
         sync_directory(run.checkpoints)
         write_bytes(record, there.record)
 
-    def adopt_once(self, step: int, number: str, needed: NeededRanks | None) -> bool:
+    def adopt_once(self, step: int, number: str, needed: NeededRanks | None, *, compare: bool = False) -> bool:
         """Commit a checkpoint like `adopt`, unless this machine has it. Return True if it had not. Another process may
-        do the same."""
+        do the same.
+
+        Args:
+            compare: True if files of this machine may be damaged, so their digests are compared.
+        """
         with atomic.locked(self.directory.root / "adopt.lock"):
-            if self._is_here(step, number, needed):
+            if not compare and self._is_here(step, number, needed):
                 return False
             self.adopt(step, number, needed)
         return True
@@ -290,12 +294,12 @@ class SharedCheckpoints(RemoteCheckpoints):
                 fetched.append(step)
         return fetched
 
-    def sync_one(self, step: int, needed: NeededRanks) -> bool:
-        """Fetch what this machine lacks of one checkpoint. Return True if something was fetched."""
+    def sync_one(self, step: int, needed: NeededRanks, *, compare: bool = False) -> bool:
+        """Fetch what this machine lacks of one checkpoint, as in `adopt_once`. Return True if it lacked something."""
         found, name = self.shared.read(), checkpoint.name(step)
         if found is None or name not in found.head.commits:
             return False
-        return self.adopt_once(step, found.head.commits[name], needed)
+        return self.adopt_once(step, found.head.commits[name], needed, compare=compare)
 
     def _is_here(self, step: int, number: str, needed: NeededRanks | None) -> bool:
         """Return True if this machine has committed this save with the needed files. Sizes are compared; ranks compare
@@ -371,15 +375,17 @@ def fetch_whole(config: RunConfig, step: int, *, state_only: bool = False) -> No
         )
 
 
-def fetch_share(config: RunConfig, run: RunDirectory, step: int, ranks: Sequence[int]) -> None:
+def fetch_share(
+    config: RunConfig, run: RunDirectory, step: int, ranks: Sequence[int], *, compare: bool = False
+) -> None:
     """Fetch what this machine lacks of a checkpoint that its ranks are about to load: a spare may have just taken the
     place of a lost node, the leading rank's machine may be the first that has committed the save, or the run may be
-    audited on another machine. The first rank of each machine calls this.
+    audited on another machine. With `compare`, replace damaged files.
 
     Raises:
         CheckpointError, SignatureError, StorageError: the checkpoint cannot be fetched, or cannot be trusted.
     """
-    patiently(lambda: SharedCheckpoints(run).sync_one(step, needed_by(config, ranks)))
+    patiently(lambda: SharedCheckpoints(run).sync_one(step, needed_by(config, ranks), compare=compare))
 
 
 def prepare_machine(config: RunConfig, ranks: Sequence[int], *, checkpoints: bool = True) -> None:

@@ -146,6 +146,23 @@ class SharedRun:
         self._note(head)
         return HeadVersion(head=head, tag=found.tag, age_s=max(0.0, found.read - found.modified))
 
+    def known(self) -> HeadVersion | None:
+        """Return the head before a change of the run, or None if there never was one.
+
+        Raises:
+            IntegrityError: the head is gone. Without it, the run would start over.
+        """
+        found = self.read()
+        if found is None and self._seen:
+            raise IntegrityError(
+                f"{self.objects.where(HEAD)} does not exist",
+                found=f"this machine has seen change {self._seen} of it",
+                expected="the record of the run",
+                remedy="restore it from a version of the bucket, or delete the run's folder on each machine to start "
+                "over",
+            )
+        return found
+
     def give(self, files: Mapping[str, bytes | None]) -> None:
         """Give files to the machines of the run's jobs, and take back those without content.
 
@@ -154,8 +171,8 @@ class SharedRun:
         """
         made = {name: None if data is None else self.upload(data) for name, data in files.items()}
         while True:
-            found = self.read()
-            head = found.head if found else RunHead(beat=self._seen, ended=True)
+            found = self.known()
+            head = found.head if found else RunHead(ended=True)
             given = {name: one for name, one in {**head.given, **made}.items() if one is not None}
             if any(name.startswith(CONTRACTS) and head.given.get(name, one) != one for name, one in given.items()):
                 raise LaunchError(
@@ -197,12 +214,13 @@ class SharedRun:
 
         Raises:
             LaunchError: the supervisor of another session is alive.
+            IntegrityError: the head is gone, or no worker of this workspace wrote it.
         """
         first: RunHead | None = None
         while True:
-            found = self.read()
+            found = self.known()
             if found is None:
-                head = RunHead(session=self.session, host=socket.gethostname(), beat=self._seen)
+                head = RunHead(session=self.session, host=socket.gethostname())
             else:
                 head = found.head.model_copy(
                     update={

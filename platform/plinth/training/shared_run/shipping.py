@@ -360,7 +360,7 @@ def fetch_config(place: str) -> Path:
 
     Raises:
         MissingError: there is no such run.
-        SealError: this machine cannot tell who has written the configuration.
+        SealError, IntegrityError: this machine cannot tell who has written the configuration.
     """
     if "://" not in place:
         return Path(place)
@@ -371,6 +371,7 @@ def fetch_config(place: str) -> Path:
     shared = SharedRun.of(run)
     if shared is not None:
         shared.require_seal()
+        shared.known()
     refresh(run)
     if not run.config.exists():
         raise MissingError(f"no run configuration {place}", remedy="submit the run again to write the file")

@@ -11,6 +11,7 @@ import pytest
 
 from plinth.errors import IntegrityError, LaunchError, SealError, StorageError
 from plinth.storage.seal import Seal
+from plinth.storage.workspace import CACHE_VARIABLE
 from plinth.training.directory import RunDirectory
 from plinth.training.shared_run import head as heads
 from plinth.training.shared_run import shipping
@@ -141,6 +142,7 @@ def test_without_a_secret_of_the_workers_no_job_runs_from_a_bucket(
 ) -> None:
     """Its secret would be plain in the head, and anyone could give it orders."""
     monkeypatch.setattr(heads, "load", lambda folder: Seal(None))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "a"))
     run = shared(machine("a"), A)
     run.claim()
     with pytest.raises(SealError, match="this machine has no secret of the workers"):

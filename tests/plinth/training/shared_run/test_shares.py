@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -220,6 +221,12 @@ def test_ranks_fetch_what_they_load_whoever_commits_it_on_their_machine(config: 
     for rank in (0, 1, 0):
         shares.fetch_share(config, machine("c"), 1, range(rank, rank + 1))
     checkpoint.verify(machine("c"), 1)
+    damaged = checkpoint.path(machine("c"), 1) / "engine/rank-00001.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    for compare, outcome in ((False, pytest.raises(CheckpointError)), (True, nullcontext())):
+        shares.fetch_share(config, machine("c"), 1, range(1, 2), compare=compare)
+        with outcome:
+            checkpoint.verify(machine("c"), 1)
 
 
 def test_a_save_that_will_not_be_committed_holds_up_no_machine(

@@ -103,9 +103,7 @@ def test_a_larger_grant_takes_effect_while_the_job_runs(make: Make, clock: list[
     assert watch.granted.rank_s == 1000.0
 
 
-def test_earlier_jobs_of_the_run_count(
-    make: Make, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_jobs_of_the_run_count(make: Make, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     config = make(supervision={"grace_s": 0.1})
     events = Timeline(config.directory.events)
     for now, event in ((100.0, "job_started"), (140.0, "stopped")):  # 80 rank-seconds
