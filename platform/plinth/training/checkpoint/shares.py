@@ -112,7 +112,7 @@ class SharedCheckpoint:
         session has the run, or it did not happen for long.
 
         Args:
-            limited: returns the end of the wait for an end of it, which may be earlier than that.
+            limited: returns an earlier end of the wait (monotonic) than the given one, or the given one.
         """
         until, name = time.monotonic() + COMMIT_S, checkpoint.name(self._step)
         failed = f"{self._base}.parts/{failure_name(0)}"

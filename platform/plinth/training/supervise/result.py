@@ -108,7 +108,7 @@ def read_allowance(run: RunDirectory, least: int = 0) -> Allowance | None:
         least: number of an earlier grant; 0 if there may be no limit.
 
     Raises:
-        TrainingError: the file is no allowance that a worker of this workspace has written, or it is too old.
+        TrainingError: no worker of this workspace has written the file, or it is too old.
     """
     try:
         content = json.loads(run.allowance.read_bytes())
@@ -167,12 +167,11 @@ def _refused(run: RunDirectory, found: Exception) -> TrainingError:
 
 
 class AllowanceWatch:
-    """Monitor that compares the rank-seconds of the current job with the run's allowance.
+    """Monitor that compares the rank-seconds of the current job with the run's allowance. Only a newer grant replaces
+    the first one; a file that disappears does not lift the limit.
 
     Args:
         before_s: rank-seconds of the run's earlier jobs.
-
-    Only a newer grant replaces the first one; a file that disappears does not lift the limit.
     """
 
     def __init__(self, config: RunConfig, granted: Allowance, before_s: float) -> None:

@@ -103,4 +103,4 @@ def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None
     assert lost
     assert max(lost) <= 4 or "copies" in instant
     assert len(story.of("node_replaced")) == sum(fault[3] == "node" for fault in faults)
-    assert checkpoint.committed(leading.directory) == [6, 9, 12]
+    assert checkpoint.committed(leading.directory)[-2:] == [9, 12]  # a save that the loss interrupts is given up
