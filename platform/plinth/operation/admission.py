@@ -93,7 +93,7 @@ def reserve(ctx: Context, config: RunConfig, promised: LaunchContract | None = N
     if limited and granted.reserved is not None:
         grants.append(granted.before_s + granted.reserved / granted.price * 3600)
     grant = Allowance(rank_s=min(grants), price_per_rank_hour=granted.price / MICROS) if grants else None
-    result.write_allowance(config.directory.allowance, grant)
+    result.write_allowance(config.directory, grant)
     return granted
 
 

@@ -26,7 +26,7 @@ from plinth.training.run_state import launcher_of, result
 from plinth.training.shared_run.head import CONFIG
 from plinth.training.shared_run.shipping import ALLOWANCE, give, newest_log, refresh, require_free
 from plinth.training.stopping import last_step
-from plinth.training.supervise.result import JobResult
+from plinth.training.supervise.result import JobResult, granted_option
 from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event, read_events
 
 POLL_S = 0.5
@@ -45,7 +45,7 @@ def command(config: RunConfig) -> list[str]:
     """Return the command that a launcher starts on each node."""
     uri = Workspace(config.workspace).uri
     place = f"{uri}/runs/{config.run_id}/config.json" if uri else str(config.directory.config)
-    words = [place, *trainer.option(config.trainer)]
+    words = [place, *trainer.option(config.trainer), *granted_option(config.directory)]
     return processes.python("plinth.training.supervise.supervisor", *words)
 
 

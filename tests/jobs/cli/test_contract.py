@@ -142,7 +142,7 @@ def test_a_submission_needs_the_contract_and_its_budget_is_the_allowance(ctx: Co
     promised = contracts.require(ctx, run)
     assert promised is not None
     admission.reserve(ctx, run, promised)
-    granted = read_allowance(run.directory.allowance)
+    granted = read_allowance(run.directory)
     assert granted is not None
     assert granted.rank_s == 5 * 3600
     with pytest.raises(LineageError, match="not what its launch contract promises"):

@@ -4,6 +4,8 @@ restored on request.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint, snapshot, universal
 from plinth.training.checkpoint.selection import select_checkpoint
+from plinth.training.checkpoint.shares import fetch_share
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.engine.ranks import Rank
 from plinth.training.guard.rules import Intervention
 from plinth.training.parameters.optimizers import Optimizer
+from plinth.training.shared_run.shipping import is_shared
 from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 
 # Shared verification: each rank compares its share of a checkpoint's bytes, and all agree on the outcome.
@@ -63,9 +67,33 @@ class SharedVerification:
             CheckpointError, SignatureError: the error of the first rank that rejects the checkpoint. Every rank raises
                 it.
         """
+        given = run or self.config.directory
+        if is_shared(given):
+            self._together(lambda: self._fetch(given, step))
+        self._together(lambda: self._verify(given, step))
+
+    def _fetch(self, run: RunDirectory, step: int) -> None:
+        """Fetch the files of this machine's ranks, if this is its first rank."""
+        if os.environ["LOCAL_RANK"] == "0":
+            first = self.rank.index
+            fetch_share(self.config, run, step, range(first, first + int(os.environ["LOCAL_WORLD_SIZE"])))
+
+    def _verify(self, run: RunDirectory, step: int) -> None:
+        """Verify this rank's share. If it is damaged on this machine, fetch it from the bucket of a shared run first:
+        the others' copies are good."""
+        try:
+            checkpoint.verify_share(run, step, self.rank.index, self.rank.world, self._pulse)
+        except CheckpointError:
+            if not is_shared(run):
+                raise
+            fetch_share(self.config, run, step, range(self.rank.index, self.rank.index + 1), compare=True)
+            checkpoint.verify_share(run, step, self.rank.index, self.rank.world, self._pulse)
+
+    def _together(self, work: Callable[[], object]) -> None:
+        """Do this rank's work. If it fails on any rank, every rank raises the error of the first one."""
         failure: RankFailure | None = None
         try:
-            checkpoint.verify_share(run or self.config.directory, step, self.rank.index, self.rank.world, self._pulse)
+            work()
         except PlinthError as error:
             failure = RankFailure.of(error)
         failures: list[RankFailure | None] = [None] * self.rank.world

@@ -244,6 +244,8 @@ class Saver:
         if not self._writer.is_alive():
             self._writer.close()
             self._writer = None
+            if self._plan is not None:
+                writer.tell_machines(self._plan, failure)
         if self.rank.leads:
             step = self._plan.step if self._plan is not None else 0
             self.events.append("save_failed", step=step, **failure, durable=True)

@@ -43,6 +43,21 @@ POLL_S = 0.3
 COMMIT_S = 600.0
 
 
+#: Returns the ranks whose files are needed, for a folder with `state.json`, and the root.
+NeededRanks = Callable[[Path, CheckpointRoot], Sequence[int]]
+
+
+def needed_by(config: RunConfig, ranks: Sequence[int]) -> NeededRanks:
+    """Return what a machine with these ranks needs of a checkpoint: their files, or those of all ranks if it is in
+    another layout."""
+
+    def needed(folder: Path, root: CheckpointRoot) -> Sequence[int]:
+        layout = json.loads((folder / checkpoint.STATE).read_bytes()).get("layout")
+        return ranks if layout == layout_of(config) else range(len(root.ranks))
+
+    return needed
+
+
 class SharedCheckpoint:
     """One save of a checkpoint, as its ranks' writers see it. An outage of the bucket delays them for some minutes
     before it is an error.
@@ -64,8 +79,7 @@ class SharedCheckpoint:
 
     def put_failure(self, rank: int, failure: bytes) -> None:
         """Report that the part of a rank will not arrive."""
-        name = Path(report_name(rank)).with_suffix(".failed")
-        patiently(lambda: self._bucket.put(f"{self._base}.parts/{name}", failure))
+        self._bucket.put(f"{self._base}.parts/{failure_name(rank)}", failure)
 
     def gather(self, folder: Path) -> None:
         """Copy the reports of all ranks that are not in a folder yet."""
@@ -93,22 +107,30 @@ class SharedCheckpoint:
         """Remove earlier checkpoints from the bucket, and what interrupted saves have left there."""
         self._bucket.retire(steps)
 
-    def wait_for_commit(self) -> bool:
-        """Return True once the save is committed, or False if it will not be: another session has the run, or it did
-        not happen for long."""
+    def wait_for_commit(self, limited: Callable[[float], float]) -> bool:
+        """Return True once the save is committed, or False if it will not be: the leading rank has failed, another
+        session has the run, or it did not happen for long.
+
+        Args:
+            limited: returns an earlier end of the wait (monotonic) than the given one, or the given one.
+        """
         until, name = time.monotonic() + COMMIT_S, checkpoint.name(self._step)
-        while time.monotonic() < until:
+        failed = f"{self._base}.parts/{failure_name(0)}"
+        while time.monotonic() < (until := limited(until)):
             found = patiently(self._bucket.shared.read)
             if found is None or found.head.session != self._bucket.shared.session or found.head.ended:
                 return False
             if found.head.commits.get(name) == self._number:
                 return True
+            if patiently(lambda: self._bucket.shared.objects.look_up(failed)) is not None:
+                return False
             time.sleep(POLL_S)
         return False
 
     def adopt(self) -> None:
-        """Commit the save on this machine, whose ranks have just written their files."""
-        patiently(lambda: self._bucket.adopt(self._step, self._number, None))
+        """Commit the save on this machine, whose ranks have just written their files. If they already needed it, they
+        have done so."""
+        patiently(lambda: self._bucket.adopt_once(self._step, self._number, None))
         found = patiently(self._bucket.shared.read)
         if found is not None:
             self._bucket.forget(found.head)
@@ -173,7 +195,7 @@ class SharedCheckpoints(RemoteCheckpoints):
 
         return self.shared.change(without)
 
-    def adopt(self, step: int, number: str, needed: Callable[[Path, CheckpointRoot], Sequence[int]] | None) -> None:
+    def adopt(self, step: int, number: str, needed: NeededRanks | None) -> None:
         """Commit a checkpoint on this machine with the files of some ranks. Files that are here already are not
         fetched.
 
@@ -187,12 +209,14 @@ class SharedCheckpoints(RemoteCheckpoints):
             StorageError: the bucket is unreachable.
         """
         run, name = self.directory, checkpoint.name(step)
-        base = base_of(name, number)
+        base, record = base_of(name, number), checkpoint.record_path(run, step)
         target, staged = checkpoint.path(run, step), run.staging / name
-        staged.mkdir(parents=True, exist_ok=True)
-        sources = (staged, target)
         with named_errors(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             there = self._located(run, step, base)
+            if record.exists() and record.read_bytes() == there.record and (target / MANIFEST).exists():
+                staged = target  # it has the files of other ranks
+            staged.mkdir(parents=True, exist_ok=True)
+            sources = (staged, target)
             fetch = partial(self._complete, pool, staged, sources, base)
             fetch(there.root.files)
             if needed is not None:
@@ -200,13 +224,28 @@ class SharedCheckpoints(RemoteCheckpoints):
                 fetch([one.manifest for one in ranks])
                 fetch([file for one in ranks for file in digest_tree.manifest_in(staged, one, name).files])
         write_bytes(staged / MANIFEST, there.manifest)
+        if staged == target:
+            return
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        checkpoint.record_path(run, step).unlink(missing_ok=True)
+        record.unlink(missing_ok=True)
         if target.exists():
             shutil.rmtree(target)
         staged.rename(target)
         sync_directory(run.checkpoints)
-        write_bytes(checkpoint.record_path(run, step), there.record)
+        write_bytes(record, there.record)
+
+    def adopt_once(self, step: int, number: str, needed: NeededRanks | None, *, compare: bool = False) -> bool:
+        """Commit a checkpoint like `adopt`, unless this machine has it. Return True if it had not. Another process may
+        do the same.
+
+        Args:
+            compare: True if files of this machine may be damaged, so their digests are compared.
+        """
+        with atomic.locked(self.directory.root / "adopt.lock"):
+            if not compare and self._is_here(step, number, needed):
+                return False
+            self.adopt(step, number, needed)
+        return True
 
     def committed(self) -> list[int]:
         """Return the steps of the committed checkpoints, oldest first."""
@@ -245,29 +284,24 @@ class SharedCheckpoints(RemoteCheckpoints):
             CheckpointError, SignatureError, StorageError: for the same reasons as in `adopt`.
         """
 
-        def needed(folder: Path, root: CheckpointRoot) -> Sequence[int]:
-            layout = json.loads((folder / checkpoint.STATE).read_bytes()).get("layout")
-            return ranks if layout == layout_of(config) else range(len(root.ranks))
-
         found, fetched = self.shared.read(), []
         if found is None:
             return []
         self.forget(found.head)
         for name in sorted(found.head.commits, reverse=True):
             step = int(name.removeprefix("step-"))
-            if self.sync_one(step, needed):
+            if self.sync_one(step, needed_by(config, ranks)):
                 fetched.append(step)
         return fetched
 
-    def sync_one(self, step: int, needed: Callable[[Path, CheckpointRoot], Sequence[int]]) -> bool:
-        """Fetch what this machine lacks of one checkpoint. Return True if something was fetched."""
+    def sync_one(self, step: int, needed: NeededRanks, *, compare: bool = False) -> bool:
+        """Fetch what this machine lacks of one checkpoint, as in `adopt_once`. Return True if it lacked something."""
         found, name = self.shared.read(), checkpoint.name(step)
-        if found is None or name not in found.head.commits or self._is_here(step, found.head.commits[name], needed):
+        if found is None or name not in found.head.commits:
             return False
-        self.adopt(step, found.head.commits[name], needed)
-        return True
+        return self.adopt_once(step, found.head.commits[name], needed, compare=compare)
 
-    def _is_here(self, step: int, number: str, needed: Callable[[Path, CheckpointRoot], Sequence[int]]) -> bool:
+    def _is_here(self, step: int, number: str, needed: NeededRanks | None) -> bool:
         """Return True if this machine has committed this save with the needed files. Sizes are compared; ranks compare
         digests when they load."""
         run, name = self.directory, checkpoint.name(step)
@@ -276,7 +310,7 @@ class SharedCheckpoints(RemoteCheckpoints):
             if record.read_bytes() != self.fetched(f"{base_of(name, number)}.json"):
                 return False
             root = checkpoint.read_root(run, step)
-            ranks = [root.ranks[rank] for rank in needed(folder, root)]
+            ranks = [root.ranks[rank] for rank in needed(folder, root)] if needed is not None else []
             own = (file for one in ranks for file in digest_tree.manifest_in(folder, one, name).files)
             return all(path_in(folder, file.path).stat().st_size == file.bytes for file in (*root.files, *own))
         except (OSError, CheckpointError):
@@ -317,6 +351,11 @@ def report_name(rank: int) -> str:
     return f"rank-{rank:05d}.json"
 
 
+def failure_name(rank: int) -> str:
+    """Return the name of the report that a rank's part will not arrive."""
+    return f"rank-{rank:05d}.failed"
+
+
 def fetch_whole(config: RunConfig, step: int, *, state_only: bool = False) -> None:
     """Fetch a checkpoint of a shared run with the files of all ranks, unless this machine has it. Do nothing if the
     workspace is a folder, or the run has no such checkpoint.
@@ -336,9 +375,25 @@ def fetch_whole(config: RunConfig, step: int, *, state_only: bool = False) -> No
         )
 
 
-def prepare_machine(config: RunConfig, ranks: Sequence[int]) -> None:
+def fetch_share(
+    config: RunConfig, run: RunDirectory, step: int, ranks: Sequence[int], *, compare: bool = False
+) -> None:
+    """Fetch what this machine lacks of a checkpoint that its ranks are about to load: a spare may have just taken the
+    place of a lost node, the leading rank's machine may be the first that has committed the save, or the run may be
+    audited on another machine. With `compare`, replace damaged files.
+
+    Raises:
+        CheckpointError, SignatureError, StorageError: the checkpoint cannot be fetched, or cannot be trusted.
+    """
+    patiently(lambda: SharedCheckpoints(run).sync_one(step, needed_by(config, ranks), compare=compare))
+
+
+def prepare_machine(config: RunConfig, ranks: Sequence[int], *, checkpoints: bool = True) -> None:
     """Bring the copy of a shared run on a machine other than node 0's up to date, before its ranks start. Do nothing if
     the workspace is a folder.
+
+    Args:
+        checkpoints: False for ranks that replace others. They take their state from memory, or fetch one checkpoint.
 
     Raises:
         PlinthError: the bucket is unreachable, or a file in it cannot be trusted.
@@ -347,4 +402,5 @@ def prepare_machine(config: RunConfig, ranks: Sequence[int]) -> None:
     found = patiently(lambda: refresh(run, own=True))
     if found is not None:
         os.environ[SESSION] = found.head.session
-        patiently(lambda: SharedCheckpoints(run, found.head.session).sync(config, ranks))
+        if checkpoints:
+            patiently(lambda: SharedCheckpoints(run, found.head.session).sync(config, ranks))

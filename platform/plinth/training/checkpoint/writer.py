@@ -144,7 +144,10 @@ class WriterClient:
 #: Seconds between the leading writer's checks for the parts of other ranks on this machine.
 POLL_S = 0.02
 
-#: Seconds for which a writer whose rank was killed waits for the parts of other machines.
+#: Process that has started this one: a writer's rank.
+_PARENT = os.getppid()
+
+#: Seconds for which a writer whose rank was killed, or has left it, waits for other machines.
 ORPHAN_S = 60.0
 
 
@@ -195,14 +198,19 @@ def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
     If the file cannot be written because the disk is full, the process exits, which releases the lock.
     """
     path = failed_path(plan, plan.rank)
-    if plan.shared is not None and plan.lead is None:
-        with contextlib.suppress(PlinthError):  # the bucket may be what failed
-            plan.shared.of(plan).put_failure(plan.rank, json.dumps(failure).encode())
+    tell_machines(plan, failure)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(failure))
     except OSError:
         sys.exit(1)
+
+
+def tell_machines(plan: WritePlan, failure: dict[str, Any]) -> None:
+    """Report a failure to the other machines of a shared run, which wait for this rank's part or for the commit."""
+    if plan.shared is not None:
+        with contextlib.suppress(PlinthError):  # the bucket may be what failed
+            plan.shared.of(plan).put_failure(plan.rank, json.dumps(failure).encode())
 
 
 def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
@@ -212,7 +220,7 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
         PlinthError: the error that another writer reported.
         CheckpointError: the writer of a missing part has ended.
     """
-    parent, until = os.getppid(), float("inf")
+    until = float("inf")
     pause_s = shares.POLL_S if plan.shared is not None and plan.shared.ranks < lead.ranks else POLL_S
     while waiting := rank_part.missing(plan, lead):
         for rank in waiting:
@@ -227,8 +235,7 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
                     "part was complete",
                     remedy="training continues; the next checkpoint is written synchronously",
                 )
-        if os.getppid() != parent:  # this rank was killed, and with it maybe the machines of other ranks
-            parent, until = os.getppid(), time.monotonic() + ORPHAN_S
+        until = _limited(until)
         time.sleep(pause_s)
 
 
@@ -249,12 +256,21 @@ def adopt(plan: WritePlan, shared: SharedSave) -> None:
         CheckpointError: the save was not committed.
     """
     save = shared.of(plan)
-    if not save.wait_for_commit():
+    if not save.wait_for_commit(_limited):
         raise CheckpointError(
             f"the checkpoint of step {plan.step} was not committed by the leading rank",
             remedy="training continues; the next checkpoint is written synchronously",
         )
     save.adopt()
+
+
+def _limited(until: float) -> float:
+    """Return the time until which this process waits for other machines. It is limited once the rank was killed, or has
+    left this process after a loss: then no other machine may be at work for the save either."""
+    pipe = select.poll()
+    pipe.register(0, 0)
+    left = os.getppid() != _PARENT or any(flags & select.POLLHUP for _, flags in pipe.poll(0))
+    return min(until, time.monotonic() + ORPHAN_S) if left else until
 
 
 def failed_path(plan: WritePlan, rank: int) -> Path:

@@ -29,6 +29,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.forensics.order_proof import order_proof
+from plinth.training.shared_run.shipping import claimed
 from plinth.training.stopping import last_step
 from plinth.training.supervise.rank_watch import describe_exit, watch
 from plinth.training.supervise.result import hold
@@ -355,7 +356,8 @@ def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
         span(config, start)
     held = hold(config.directory.lock)
     try:
-        _replay(config, start, held)
+        with claimed(config):
+            _replay(config, start, held)
     finally:
         os.close(held)
     evidence: dict[str, Any] = json.loads(config.directory.evidence.read_bytes())

@@ -20,7 +20,7 @@ from plinth.errors import IntegrityError
 from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth.storage.objects import S3Objects
-from plinth.training.shared_run.head import RecordedFile, SharedRun
+from plinth.training.shared_run.head import RecordedFile, SharedRun, content_name
 
 #: Bytes of one piece of a growing file.
 PIECE_BYTES = 1 << 20
@@ -32,6 +32,9 @@ NAME = re.compile(
     r"events\.jsonl|(result|resume|measured)\.json|excluded_hosts|(attempts|audits)/\d{4,}\.json"
     r"|logs/[0-9a-f]{8,64}\.log"
 )
+
+#: Names of files that a submitter gives.
+GIVEN = re.compile(r"(config|allowance|handle)\.json|contracts/\d{4}\.json")
 
 
 class GrowingFile:
@@ -77,10 +80,10 @@ class GrowingFile:
         return _blocks(self._path, self._start + start, self._start + stop)
 
 
-def fetch(objects: S3Objects, root: Path, name: str, recorded: RecordedFile) -> None:
-    """Bring one file up to date, and compare it with its digest."""
+def fetch(objects: S3Objects, root: Path, name: str, recorded: RecordedFile, *, given: bool = False) -> None:
+    """Bring one file up to date, and compare it with its digest. `given` is True for a file of the submitter."""
     path, small = root / name, not recorded.pieces
-    if NAME.fullmatch(name) is None or (name == EVENTS or name.startswith("logs/")) == small:
+    if (GIVEN if given else NAME).fullmatch(name) is None or (name == EVENTS or name.startswith("logs/")) == small:
         raise IntegrityError(f"the record of run {root.name} lists a file that no run has", found=name)
     here = _digest_of(path, recorded.bytes)
     if here == recorded.sha256 and (not small or path.stat().st_size == recorded.bytes):
@@ -176,10 +179,6 @@ def _blocks(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
                 yield data
     except FileNotFoundError:
         return
-
-
-def content_name(recorded: RecordedFile) -> str:
-    return f"files/{recorded.sha256}"
 
 
 def _piece(session: str, name: str, number: int) -> str:

@@ -1,16 +1,17 @@
 """Head of a run in a shared workspace: one object with the files and checkpoints of the run, and its claimant.
 
     runs/RUN/head.json                         the head, sealed by the workspace's workers
-    runs/RUN/config.json, allowance.json …     what the submitter of a job gives to its machines, sealed
     runs/RUN/files/SHA256                      a small file, by content
     runs/RUN/pieces/SESSION/NAME/000000        a piece of a growing file: the timeline, or node 0's log
     runs/RUN/step-00000100.SAVE/               files of a checkpoint, uploaded in one save (checkpoint.shares)
 
+The submitter of a job lists in the head what it gives to the job's machines: `config.json`, the allowance, contracts.
 A supervisor claims the run by writing its session into the head, and renews the claim by increasing `beat`. Each change
 of the head names the tag of the version that it replaces and is made only while the session is the claimant's. What a
 supervisor without a claim still uploads therefore stays invisible: it has its own session or save in its name, and no
 head lists it. The store's clock decides if a claim has expired, so machines need no common clock. A machine refuses an
-older head than it has seen (`head.seen`), so who can write the bucket cannot make it forget checkpoints.
+older head than it has seen (`head.seen`), so who can write the bucket cannot make it forget checkpoints, or return to
+an earlier configuration. Without the workers' secret, no job runs from a bucket: anyone could give it orders.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Self, TypeVar
 from pydantic import Field, ValidationError
 
 from plinth import fingerprint
-from plinth.errors import IntegrityError, LaunchError, StorageError
+from plinth.errors import IntegrityError, LaunchError, SealError, StorageError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.storage.objects import S3Objects
@@ -36,6 +37,9 @@ from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
 
 HEAD, CONFIG = "head.json", "config.json"
+
+#: Folder of the contracts that a submitter gives.
+CONTRACTS = "contracts/"
 
 #: File with the number of changes of the newest head that this machine has seen.
 SEEN = "head.seen"
@@ -71,19 +75,22 @@ class RunHead(Frozen):
 
     Args:
         address: address and port of the supervisor, for the other nodes of its job.
-        secret: secret of the job, hidden by the workers' secret if there is one.
+        session: session of the last supervisor; empty before the first one.
+        secret: secret of the job, hidden by the workers' secret.
         beat: number of changes. It increases while the session's supervisor is alive, and never decreases.
-        ended: True once the session's supervisor has ended in order.
+        ended: True if no supervisor is active: none has started, it has ended in order, or its claim has expired.
+        given: files that the submitter has given to the machines of the run's jobs, by path.
         files: files of the run's directory, by path in it.
         commits: for each committed checkpoint, such as `step-00000100`, the number of the save that uploaded it.
     """
 
-    session: str = Field(pattern=f"^{_SESSION}$")
-    host: str
+    session: str = Field("", pattern=f"^({_SESSION})?$")
+    host: str = ""
     address: str = ""
     secret: str = ""
     beat: int = Field(0, ge=0)
     ended: bool = False
+    given: Mapping[str, RecordedFile] = {}
     files: Mapping[str, RecordedFile] = {}
     commits: Mapping[str, str] = {}
 
@@ -139,58 +146,87 @@ class SharedRun:
         self._note(head)
         return HeadVersion(head=head, tag=found.tag, age_s=max(0.0, found.read - found.modified))
 
-    def give(self, name: str, data: bytes) -> None:
-        """Write what the submitter of a job gives to its machines, sealed.
+    def known(self) -> HeadVersion | None:
+        """Return the head before a change of the run, or None if there never was one.
 
         Raises:
-            LaunchError: another machine writes it at the same time.
+            IntegrityError: the head is gone. Without it, the run would start over.
         """
-        found, seal = self.objects.get(name), self._seal.of(f"run {name}", self.run.root.name, _digest(data))
-        content = fingerprint.canonical({"data": data.decode(), "seal": seal})
-        if not self.objects.put(name, content, found.tag if found else None):
-            raise LaunchError(
-                f"another machine submits run {self.run.root.name} at the same time",
-                remedy="run the same command again",
+        found = self.read()
+        if found is None and self._seen:
+            raise IntegrityError(
+                f"{self.objects.where(HEAD)} does not exist",
+                found=f"this machine has seen change {self._seen} of it",
+                expected="the record of the run",
+                remedy="restore it from a version of the bucket, or delete the run's folder on each machine to start "
+                "over",
+            )
+        return found
+
+    def give(self, files: Mapping[str, bytes | None]) -> None:
+        """Give files to the machines of the run's jobs, and take back those without content.
+
+        Raises:
+            LaunchError: another machine has given another contract with the same number.
+        """
+        made = {name: None if data is None else self.upload(data) for name, data in files.items()}
+        while True:
+            found = self.known()
+            head = found.head if found else RunHead(ended=True)
+            given = {name: one for name, one in {**head.given, **made}.items() if one is not None}
+            if any(name.startswith(CONTRACTS) and head.given.get(name, one) != one for name, one in given.items()):
+                raise LaunchError(
+                    f"another machine signs a contract of run {self.run.root.name} at the same time",
+                    remedy="run the same command again",
+                )
+            # this write renews the time of the head: a claim that has expired must not seem alive again
+            ended = head.ended or not is_active(found)
+            if given == head.given or self._put(
+                head.model_copy(update={"given": given, "ended": ended}), found.tag if found else None
+            ):
+                return
+
+    def upload(self, data: bytes) -> RecordedFile:
+        """Upload a small file by content, and return its record."""
+        made = RecordedFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        self.objects.replace(content_name(made), data)
+        return made
+
+    def require_seal(self) -> None:
+        """Check that this machine has the workers' secret.
+
+        Raises:
+            SealError: it has none.
+        """
+        if not self._seal:
+            raise SealError(
+                f"{self.objects.where(HEAD)} cannot be trusted, because this machine has no secret of the workers",
+                found="no file `seal` in the trust folder",
+                expected="the secret that all machines of the workspace share",
+                remedy="copy the file `seal` from the trust folder of another machine, mode 600",
             )
 
-    def given(self, name: str) -> bytes | None:
-        """Return what the submitter has given, or None.
-
-        Raises:
-            IntegrityError: no worker of this workspace wrote it.
-        """
-        found = self.objects.get(name)
-        if found is None:
-            return None
-        try:
-            content = json.loads(found.data)
-            data: bytes = content["data"].encode()
-            if not self._seal.holds(content["seal"], f"run {name}", self.run.root.name, _digest(data)):
-                raise ValueError("its seal is wrong")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise IntegrityError(
-                f"{self.objects.where(name)} was not written by a worker of this workspace",
-                found=error,
-                remedy="find out who wrote it, then submit the job again",
-            ) from error
-        return data
-
-    def claim(self, lease_s: float = LEASE_S) -> RunHead:
+    def claim(self, lease_s: float = LEASE_S, *, trains: bool = True) -> RunHead:
         """Claim the run for this session. An earlier claim must be released, or expire meanwhile.
+
+        Args:
+            trains: True for a job, which has no result yet.
 
         Raises:
             LaunchError: the supervisor of another session is alive.
+            IntegrityError: the head is gone, or no worker of this workspace wrote it.
         """
         first: RunHead | None = None
         while True:
-            found = self.read()
+            found = self.known()
             if found is None:
-                head = RunHead(session=self.session, host=socket.gethostname(), beat=self._seen)
+                head = RunHead(session=self.session, host=socket.gethostname())
             else:
                 head = found.head.model_copy(
                     update={
                         **{"session": self.session, "host": socket.gethostname(), "ended": False},
-                        **{"address": "", "secret": "", "files": _without_result(found.head)},
+                        **{"address": "", "secret": ""},
+                        **({"files": _without_result(found.head)} if trains else {}),
                     }
                 )
                 first = first or found.head
@@ -223,9 +259,14 @@ class SharedRun:
 
     def hidden(self, secret: str, session: str) -> str:
         """Return a job's secret of 64 hexadecimal digits as the head has it, or a secret in the head as it is. Only a
-        worker of this workspace can tell one from the other."""
+        worker of this workspace can tell one from the other.
+
+        Raises:
+            SealError: this machine has no secret of the workers.
+        """
+        self.require_seal()
         pad = self._seal.of("job secret", self.run.root.name, session)
-        return secret if pad is None else f"{int(secret, 16) ^ int(pad, 16):064x}"
+        return f"{int(secret, 16) ^ int(str(pad), 16):064x}"
 
     def _put(self, head: RunHead, tag: str | None) -> bool:
         head = head.model_copy(update={"beat": head.beat + 1})
@@ -262,8 +303,9 @@ class SharedRun:
         )
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def content_name(recorded: RecordedFile) -> str:
+    """Return the name of a small file in the bucket."""
+    return f"files/{recorded.sha256}"
 
 
 def _without_result(head: RunHead) -> dict[str, RecordedFile]:

@@ -8,13 +8,13 @@ Does not belong here: the form of files in the bucket (files), checkpoints (chec
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
 import sys
 import threading
-from itertools import count
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from plinth.errors import IntegrityError, LaunchError, MissingError, PlinthError, StorageError
@@ -25,7 +25,7 @@ from plinth.storage.objects import S3Objects, at_once
 from plinth.storage.workspace import Workspace, folder_of
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
-from plinth.training.shared_run.files import EVENTS, NAME, GrowingFile, content_name, fetch
+from plinth.training.shared_run.files import EVENTS, NAME, GrowingFile, fetch
 from plinth.training.shared_run.head import (
     CONFIG,
     LEASE_S,
@@ -116,8 +116,7 @@ class Shipper:
     def _follow(self) -> None:
         while not self._stop.wait(self._every_s) and self.lost is None:
             try:
-                self._ship(ended=False)
-                _take(self._shared, ALLOWANCE)
+                _take_allowance(self._shared, self._ship(ended=False))
                 self._fails = False
             except LaunchError as error:
                 self.lost = error
@@ -126,7 +125,7 @@ class Shipper:
                     print(f"the timeline is not shipped: {error}", file=sys.stderr, flush=True)
                 self._fails = True
 
-    def _ship(self, *, ended: bool) -> None:
+    def _ship(self, *, ended: bool) -> RunHead:
         with self._lock:
             growing = {one.name: file for one in self._growing if (file := one.ship()) is not None}
             files = self._earlier | growing | self._small_files()
@@ -134,7 +133,7 @@ class Shipper:
             def changed(head: RunHead) -> RunHead:
                 return head.model_copy(update={"files": files, "ended": ended})
 
-            self._shared.change(changed)
+            return self._shared.change(changed)
 
     def _small_files(self) -> dict[str, RecordedFile]:
         root, found = self._shared.run.root, {}
@@ -144,9 +143,7 @@ class Shipper:
                 stat = path.stat()
                 seen = self._seen.get(name)
                 if seen is None or seen[0] != (stat.st_mtime_ns, stat.st_size):
-                    data = path.read_bytes()
-                    made = RecordedFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-                    self._shared.objects.replace(content_name(made), data)
+                    made = self._shared.upload(path.read_bytes())
                     seen = self._seen[name] = (stat.st_mtime_ns, stat.st_size), made
                 found[name] = seen[1]
         return found
@@ -174,10 +171,12 @@ def refresh(run: RunDirectory, *, own: bool = False, quick: bool = False) -> Hea
         same = found is not None and not own and note.exists() and note.read_text() == found.tag
         if same and quick:
             return found
-        for name in (CONFIG, HANDLE):
-            _take(shared, name)
-        next(number for number in count(1) if not _take(shared, f"contracts/{number:04d}.json"))
-        if found is None or same:
+        if found is None:
+            return None
+        for name, recorded in found.head.given.items():
+            if name != ALLOWANCE:
+                fetch(shared.objects, run.root, name, recorded, given=True)
+        if same:
             return found
         for name, recorded in found.head.files.items():
             fetch(shared.objects, run.root, name, recorded)
@@ -231,7 +230,25 @@ def newest_log(run: RunDirectory) -> Path:
     return copies[-1] if copies and copies[-1].stat().st_mtime > here else run.log
 
 
-def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
+@contextlib.contextmanager
+def claimed(config: RunConfig) -> Iterator[None]:
+    """Claim a run for a command that adds evidence to it, and ship that at the end. The caller has the lock of the
+    run's folder. Do nothing if the workspace is a folder.
+
+    Raises:
+        LaunchError: a supervisor on another machine is active on the run.
+    """
+    made = claim(config, uuid.uuid4().hex, trains=False)
+    shipper = Shipper(*made) if made is not None else None
+    try:
+        yield
+    finally:
+        if shipper is not None:
+            shipper.end()
+            del os.environ[SESSION]
+
+
+def claim(config: RunConfig, session: str, *, trains: bool = True) -> tuple[SharedRun, RunHead] | None:
     """Claim a run for a supervisor that has the lock of its folder, and bring the folder up to date. Return None if the
     workspace is a folder.
 
@@ -252,13 +269,13 @@ def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
         )
     found = shared.read()
     here = found is not None and found.head.session == _session_here(run)  # its supervisor had this folder's lock
-    head = shared.claim(-1.0 if here else float(os.environ.get(LEASE, LEASE_S)))
+    head = shared.claim(-1.0 if here else float(os.environ.get(LEASE, LEASE_S)), trains=trains)
     if not here:
         refresh(run, own=True)
     write_bytes(run.root / SESSION_NOTE, session.encode())
     if here:  # what this machine did not ship yet is this session's
         refresh(run, own=True)
-    _take(shared, ALLOWANCE)
+    _take_allowance(shared, head)
     os.environ[SESSION] = session  # of the ranks
     return shared, head
 
@@ -316,37 +333,34 @@ def active_elsewhere(run: RunDirectory) -> str:
 
 
 def give(run: RunDirectory, *names: str) -> None:
-    """Give files of the run's folder to the machines of its job. Do nothing if the workspace is a folder.
+    """Give files of the run's folder to the machines of its jobs, and take back those that do not exist. Do nothing if
+    the workspace is a folder.
 
     Raises:
-        LaunchError: another machine submits a job of the run at the same time.
+        LaunchError: another machine has given another contract with the same number.
     """
     shared = SharedRun.of(run)
-    for name in names if shared is not None else ():
-        assert shared is not None
-        path = run.root / name
-        if path.exists() and not (name == HANDLE and _is_local(run.root)):
-            shared.give(name, path.read_bytes())
-        else:
-            shared.objects.remove(name)
+    if shared is not None:
+        kept = {name: run.root / name for name in names if not (name == HANDLE and _is_local(run.root))}
+        found = {name: path.read_bytes() for name, path in kept.items() if path.exists()}
+        shared.give({name: found.get(name) for name in names})
 
 
-def _take(shared: SharedRun, name: str) -> bool:
-    """Copy a file that the submitter has given to this machine. Return False if there is none."""
-    data, path = shared.given(name), shared.run.root / name
-    if data is not None and (not path.exists() or path.read_bytes() != data):
-        path.parent.mkdir(exist_ok=True)
-        write_bytes(path, data)
-    elif data is None and name == ALLOWANCE:
-        path.unlink(missing_ok=True)
-    return data is not None
+def _take_allowance(shared: SharedRun, head: RunHead) -> None:
+    """Copy the allowance to the machine of the supervisor, or remove it if the submitter gives none."""
+    recorded = head.given.get(ALLOWANCE)
+    if recorded is not None:
+        fetch(shared.objects, shared.run.root, ALLOWANCE, recorded, given=True)
+    else:
+        (shared.run.root / ALLOWANCE).unlink(missing_ok=True)
 
 
 def fetch_config(place: str) -> Path:
     """Return the path of a configuration on this machine: `place` itself, or a copy of `s3://…/runs/RUN/config.json`.
 
     Raises:
-        MissingError: there is no such object.
+        MissingError: there is no such run.
+        SealError, IntegrityError: this machine cannot tell who has written the configuration.
     """
     if "://" not in place:
         return Path(place)
@@ -354,6 +368,10 @@ def fetch_config(place: str) -> Path:
     if runs != "runs":
         raise MissingError(f"{place} is not the configuration of a run", expected="s3://…/runs/RUN/config.json")
     run = RunDirectory(Workspace(folder_of(uri)).ensure().runs / run_id)
+    shared = SharedRun.of(run)
+    if shared is not None:
+        shared.require_seal()
+        shared.known()
     refresh(run)
     if not run.config.exists():
         raise MissingError(f"no run configuration {place}", remedy="submit the run again to write the file")

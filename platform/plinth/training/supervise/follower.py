@@ -127,7 +127,7 @@ class Follower:
         for rank in [rank for rank in self._processes if rank not in here]:
             end_process(self._processes.pop(rank))
         if set(here) - self._started.keys():
-            prepare_machine(self.config, here)
+            prepare_machine(self.config, here, checkpoints=order.epoch == 0)
         for rank in here:
             epoch = order.replaced.get(rank, 0)
             if self._started.get(rank, -1) < epoch:

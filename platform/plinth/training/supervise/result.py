@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
+from plinth import fingerprint
 from plinth.errors import LaunchError, TrainingError
 from plinth.records import Frozen
 from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
+from plinth.storage.seal import Seal, load
+from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.timeline import (
@@ -74,7 +78,13 @@ def hold(path: Path) -> int:
 # takes effect at once. A job is stopped like by a preemption, at the end of a step with the state committed, early
 # enough that its grace period (`grace_s`) is within the grant.
 #
+# The grant is sealed, and numbered by its time: who writes the workspace cannot raise it. The job's command names the
+# grant with which it was submitted (`GRANTED`), so an earlier one, or none, is refused.
+#
 # Does not belong here: the origin of the grant (`plinth.operation.spending`).
+
+#: Option of the supervisor with the number of the grant at the submission.
+GRANTED: Final = "--granted"
 
 #: Shares of the grant at which the spending is logged on the timeline.
 MARKS = (0.5, 0.8, 0.95)
@@ -88,32 +98,77 @@ class Allowance(Frozen):
 
     rank_s: float = Field(ge=0, description="Rank-seconds.")
     price_per_rank_hour: float = Field(ge=0)
+    number: int = Field(default_factory=time.time_ns, ge=0, description="Time of the grant, in nanoseconds.")
 
 
-def read_allowance(path: Path) -> Allowance | None:
+def read_allowance(run: RunDirectory, least: int = 0) -> Allowance | None:
     """Return the allowance of a run, or None if there is no limit.
 
+    Args:
+        least: number of an earlier grant; 0 if there may be no limit.
+
     Raises:
-        TrainingError: the file is not an allowance.
+        TrainingError: no worker of this workspace has written the file, or it is too old.
     """
     try:
-        return Allowance.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise TrainingError(f"{path} is not an allowance", found=error, remedy="submit the run again") from error
+        content = json.loads(run.allowance.read_bytes())
+        found = Allowance.model_validate(content["allowance"])
+        if not _seal(run).holds(content["seal"], *_sealed(run, found)):
+            raise ValueError("its seal is wrong")
+        if found.number < least:
+            raise ValueError(f"grant {found.number}; the job was submitted with grant {least}")
+    except FileNotFoundError as error:
+        if not least:
+            return None
+        raise _refused(run, error) from error
+    except (ValueError, TypeError, KeyError, ValidationError) as error:
+        raise _refused(run, error) from error
+    return found
 
 
-def write_allowance(path: Path, granted: Allowance | None) -> None:
+def write_allowance(run: RunDirectory, granted: Allowance | None) -> None:
     """Replace the allowance of a run, or remove it."""
     if granted is None:
-        path.unlink(missing_ok=True)
+        run.allowance.unlink(missing_ok=True)
     else:
-        write_bytes(path, granted.model_dump_json().encode() + b"\n")
+        content = {"allowance": granted.model_dump(mode="json"), "seal": _seal(run).of(*_sealed(run, granted))}
+        write_bytes(run.allowance, fingerprint.canonical(content))
+
+
+def granted_option(run: RunDirectory) -> list[str]:
+    """Return the supervisor's arguments that bind a job to the grant with which it is submitted."""
+    found = read_allowance(run)
+    return [] if found is None else [GRANTED, str(found.number)]
+
+
+def submitted_grant(arguments: list[str]) -> tuple[list[str], int]:
+    """Return a job's other arguments, and the number of the grant with which it was submitted, or 0."""
+    if GRANTED not in arguments:
+        return arguments, 0
+    at = arguments.index(GRANTED)
+    return arguments[:at], int(arguments[at + 1])
+
+
+def _seal(run: RunDirectory) -> Seal:
+    return load(Workspace(run.workspace).trust_folder)
+
+
+def _sealed(run: RunDirectory, granted: Allowance) -> tuple[str, str, str]:
+    return "allowance", run.root.name, fingerprint.digest(granted.model_dump(mode="json"))
+
+
+def _refused(run: RunDirectory, found: Exception) -> TrainingError:
+    return TrainingError(
+        f"{run.allowance} is not the allowance of this run",
+        found=found,
+        expected="a grant that a worker of this workspace has written, as new as the job or newer",
+        remedy="find out who changed it, then submit the run again",
+    )
 
 
 class AllowanceWatch:
-    """Monitor that compares the rank-seconds of the current job with the run's allowance.
+    """Monitor that compares the rank-seconds of the current job with the run's allowance. Only a newer grant replaces
+    the first one; a file that disappears does not lift the limit.
 
     Args:
         before_s: rank-seconds of the run's earlier jobs.
@@ -127,9 +182,16 @@ class AllowanceWatch:
         self._said = max((mark for mark in MARKS if before_s >= mark * granted.rank_s), default=0.0)
 
     @classmethod
-    def of(cls, config: RunConfig) -> AllowanceWatch | None:
-        """Create the watch for a job whose start is on the timeline. Return None if the run has no allowance."""
-        granted = read_allowance(config.directory.allowance)
+    def of(cls, config: RunConfig, least: int = 0) -> AllowanceWatch | None:
+        """Create the watch for a job whose start is on the timeline. Return None if the run has no allowance.
+
+        Args:
+            least: number of the grant with which the job was submitted, or 0.
+
+        Raises:
+            TrainingError: the allowance was changed or removed by no worker of this workspace.
+        """
+        granted = read_allowance(config.directory, least)
         if granted is None:
             return None
         return cls(config, granted, account(read_events(config.directory.events), config.ranks).held_rank_s)
@@ -139,7 +201,8 @@ class AllowanceWatch:
         `MARKS` is also logged."""
         now, ranks = time.monotonic(), self._config.ranks
         if now - self._read > READ_S:
-            self._read, self.granted = now, read_allowance(self._config.directory.allowance) or self.granted
+            self._read, found = now, read_allowance(self._config.directory)
+            self.granted = found if found is not None and found.number >= self.granted.number else self.granted
         taken = self._before_s + (now - self._begun) * ranks
         passed = max((mark for mark in MARKS if taken >= mark * self.granted.rank_s), default=0.0)
         if passed > self._said:

@@ -62,7 +62,7 @@ from plinth.training.supervise.rank_watch import (
     end_process,
     watch,
 )
-from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, LostWork, hold
+from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, LostWork, hold, submitted_grant
 from plinth.training.telemetry import devices
 from plinth.training.telemetry.timeline import RankFailure, Timeline
 from plinth.training.upgrade import record as upgrades
@@ -90,6 +90,7 @@ class Supervisor:
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
     compares: bool = False  # while the code of this job replays steps of the run's code
     upgrade: CodeComparison | None = None  # to sign with the next attempt
+    granted: int = 0  # number of the grant with which the job was submitted
     resume: int = 0  # step of the checkpoint that an external trainer loads; of an audit: its start, 0 for the default
     shipper: Shipper | None = None  # of a run in a shared workspace
 
@@ -376,7 +377,7 @@ class Supervisor:
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
         self.events.append("job_started", ranks=self.config.ranks, nodes=self.leader.count)
-        self.allowance = AllowanceWatch.of(self.config)
+        self.allowance = AllowanceWatch.of(self.config, self.granted)
         self._watch_allowance()
         if fetched and self.shipper is not None:
             self.events.append("downloaded", step=max(fetched), source=self.shipper.place, durable=True)
@@ -538,7 +539,8 @@ def main() -> int:
     config = configuration.load(path)
     if is_shared(config.directory):
         _keep_log(config.directory)
-    require_submitted(config.trainer, sys.argv[2:])
+    arguments, granted = submitted_grant(sys.argv[2:])
+    require_submitted(config.trainer, arguments)
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
     if place.node > 0 and not is_shared(config.directory):
@@ -547,7 +549,8 @@ def main() -> int:
     if place.node > 0:
         return follow(config, path, place)
     claimed = claim(config, uuid.uuid4().hex)
-    supervisor = Supervisor(config, path, lock, place=place, shipper=Shipper(*claimed) if claimed is not None else None)
+    shipper = Shipper(*claimed) if claimed is not None else None
+    supervisor = Supervisor(config, path, lock, place=place, granted=granted, shipper=shipper)
     config.directory.reopen()  # for a job restarted by the scheduler
     relaying = sinks.start(config, path)
     result = supervisor.supervise()

@@ -82,7 +82,7 @@ def test_a_run_that_could_exceed_its_limit_is_not_submitted(ctx: Context) -> Non
     limited(ledger, 0.85, scope="team", name="web", period="month")
     granted = admission.reserve(ctx, config)
     assert (granted.team, granted.reserved, granted.price) == ("web", 850_000, 36_000_000)
-    found = result.read_allowance(config.directory.allowance)
+    found = result.read_allowance(config.directory)
     assert found is not None
     assert (found.rank_s, found.price_per_rank_hour) == (85.0, 36.0)
 

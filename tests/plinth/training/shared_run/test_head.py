@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from plinth.errors import IntegrityError, LaunchError, StorageError
+from plinth.errors import IntegrityError, LaunchError, SealError, StorageError
+from plinth.storage.seal import Seal
+from plinth.storage.workspace import CACHE_VARIABLE
 from plinth.training.directory import RunDirectory
 from plinth.training.shared_run import head as heads
+from plinth.training.shared_run import shipping
 from plinth.training.shared_run.head import HEAD, RunHead, SharedRun, is_active
 from plinth.training.supervise.rendezvous import BucketRendezvous, RendezvousRecord
 from tests.s3_server import Bucket, bad_line
@@ -131,6 +135,39 @@ def test_the_secret_of_a_job_is_not_in_the_bucket(machine: On, bucket: Bucket) -
     assert BucketRendezvous(shared(machine("c"))).read() is None
     with pytest.raises(LaunchError):
         BucketRendezvous(run).publish(record)
+
+
+def test_without_a_secret_of_the_workers_no_job_runs_from_a_bucket(
+    machine: On, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its secret would be plain in the head, and anyone could give it orders."""
+    monkeypatch.setattr(heads, "load", lambda folder: Seal(None))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "a"))
+    run = shared(machine("a"), A)
+    run.claim()
+    with pytest.raises(SealError, match="this machine has no secret of the workers"):
+        BucketRendezvous(run).publish(RendezvousRecord(address="10.0.0.1:77", secret="0f" * 32))
+    found = run.read()
+    assert found is not None
+    assert (found.head.address, found.head.secret) == ("", "")
+    with pytest.raises(SealError, match="this machine has no secret of the workers"):
+        shipping.fetch_config(run.objects.where("config.json"))
+
+
+def test_files_that_a_submitter_gives_do_not_renew_an_expired_claim(
+    machine: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, submitter = shared(machine("a"), A), shared(machine("b"))
+    lost.claim()
+    submitter.give({"config.json": b"{}"})
+    assert is_active(submitter.read())
+    monkeypatch.setattr(heads, "is_active", lambda found: False)  # a minute later
+    submitter.give({"config.json": b"[]"})
+    assert shared(machine("c"), B).claim().session == B
+    submitter.give({"config.json": None, "handle.json": b"{}"})
+    found = submitter.read()
+    assert found is not None
+    assert (found.head.session, list(found.head.given)) == (B, ["handle.json"])
 
 
 def test_requests_wait_for_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -196,6 +197,68 @@ def test_a_leader_that_is_away_while_it_retires_deletes_nothing_of_the_next(
     monkeypatch.setattr(SharedCheckpoints, "drop", drop)
     SharedCheckpoints(runs[0], A).retire([])
     assert SharedCheckpoints(machine("e"), B).sync(config, range(2)) == [2, 1]
+
+
+def test_ranks_fetch_what_they_load_whoever_commits_it_on_their_machine(config: RunConfig, machine: On) -> None:
+    """After a loss, the leading rank names a checkpoint that the writer of another machine has not committed yet; an
+    auditing machine has the ranks of all nodes."""
+    here, there = machine("a"), machine("b")
+    claim(here, A)
+    leading, other = (plan_of(config, run, A, 1, rank, 1) for rank, run in enumerate((here, there)))
+    for plan in (other, leading):
+        checkpoint.stage(plan.directory, 1)
+        rank_part.write(plan, BLOCK)
+    assert leading.lead is not None
+    writer.wait_for_parts(leading, leading.lead)
+    rank_part.commit(leading, leading.lead, Timing(0.0, 0.0, 0.0))
+    assert checkpoint.committed(there) == []
+    shares.fetch_share(config, there, 1, range(1, 2))
+    checkpoint.verify_share(there, 1, 1, 2)
+    assert other.shared is not None
+    writer.adopt(other, other.shared)  # later
+    checkpoint.verify_share(there, 1, 1, 2)
+    assert files(there) == {"rank-00001.safetensors"}
+    for rank in (0, 1, 0):
+        shares.fetch_share(config, machine("c"), 1, range(rank, rank + 1))
+    checkpoint.verify(machine("c"), 1)
+    damaged = checkpoint.path(machine("c"), 1) / "engine/rank-00001.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    for compare, outcome in ((False, pytest.raises(CheckpointError)), (True, nullcontext())):
+        shares.fetch_share(config, machine("c"), 1, range(1, 2), compare=compare)
+        with outcome:
+            checkpoint.verify(machine("c"), 1)
+
+
+def test_a_save_that_will_not_be_committed_holds_up_no_machine(
+    config: RunConfig, machine: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leading rank's writer has failed; or a rank was lost, and the others have left their writers, which wait for
+    each other: for the part, and for the commit."""
+    here, there = machine("a"), machine("b")
+    claim(here, A)
+    monkeypatch.setattr(writer, "ORPHAN_S", 0.5)
+    leading, other = (plan_of(config, run, A, 1, rank, 1) for rank, run in enumerate((here, there)))
+    assert leading.lead is not None
+    assert other.shared is not None
+    for plan in (other, leading):
+        checkpoint.stage(plan.directory, 1)
+    rank_part.write(leading, BLOCK)
+    keyboard, pipe = os.dup(0), os.pipe()
+    try:
+        os.dup2(pipe[0], 0)
+        assert writer._limited(7.0) == 7.0
+        os.close(pipe[1])
+        with pytest.raises(CheckpointError, match="the part of rank 1 on another machine did not arrive"):
+            writer.wait_for_parts(leading, leading.lead)
+        with pytest.raises(CheckpointError, match="was not committed by the leading rank"):
+            writer.adopt(other, other.shared)
+    finally:
+        os.dup2(keyboard, 0)
+        os.close(keyboard)
+        os.close(pipe[0])
+    writer.tell_machines(leading, {"kind": "DiskFullError", "what": "no room on a"})
+    with pytest.raises(CheckpointError, match="was not committed by the leading rank"):
+        writer.adopt(other, other.shared)
 
 
 def test_a_leader_asks_for_parts_a_few_times_per_second(

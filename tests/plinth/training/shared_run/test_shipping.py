@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from plinth.errors import IntegrityError, LaunchError, LineageError, MissingErro
 from plinth.launch.base import Handle, write_handle
 from plinth.operation import contracts
 from plinth.storage import atomic
-from plinth.storage.workspace import Workspace
+from plinth.storage.workspace import CACHE_VARIABLE, Workspace
 from plinth.training import attempts, contract, job
 from plinth.training import config as configuration
 from plinth.training.attempts import AttemptRecord
@@ -24,7 +26,16 @@ from plinth.training.predicted_curve import CurvePoint, PredictedCurve
 from plinth.training.run_state import RunState, run_state
 from plinth.training.shared_run import files, shipping
 from plinth.training.shared_run.head import SESSION, SharedRun
-from plinth.training.shared_run.shipping import Shipper, claim, give, newest_log, refresh, refresh_all, require_free
+from plinth.training.shared_run.shipping import (
+    Shipper,
+    claim,
+    fetch_config,
+    give,
+    newest_log,
+    refresh,
+    refresh_all,
+    require_free,
+)
 from plinth.training.telemetry.timeline import Timeline, put_before, timeline
 from plinth.trust import dsse
 from plinth.trust.dsse import now
@@ -182,18 +193,48 @@ def test_the_announcement_of_a_submission_is_not_lost_work(machine: On) -> None:
     assert node.config.read_text() == '{"a": 1}'
 
 
-def test_a_job_takes_orders_of_workers_only(machine: On, bucket: Bucket) -> None:
-    """Someone who can write the bucket cannot make the machines of a job run another configuration."""
-    run = machine("a")
-    run.config.write_text('{"launch": {}}')
-    give(run, "config.json", "allowance.json")
+def test_a_job_takes_orders_of_workers_only(
+    machine: On, bucket: Bucket, make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Someone who can write the bucket cannot make the machines of a job run another configuration, or an earlier one,
+    with an earlier allowance."""
+    run, node = machine("a"), machine("b")
+
+    def submit(config: str, allowance: str | None) -> None:
+        run.config.write_text(config)
+        run.allowance.write_text(allowance) if allowance else run.allowance.unlink()
+        give(run, "config.json", "allowance.json")
+
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "b"))
     shared = SharedRun.of(run)
     assert shared is not None
-    key = shared.objects.where("config.json").removeprefix(f"s3://{bucket.name}/")
-    bucket.put(key, bucket.get(key).replace(b"{}", b"[]"))
-    with pytest.raises(IntegrityError, match="was not written by a worker"):
-        refresh(machine("b"))
-    assert not machine("b").config.exists()
+    prefix = shared.objects.uri.removeprefix(f"s3://{bucket.name}/")
+    submit("{}", "all")
+    early = bucket.get(f"{prefix}/head.json")
+    submit('{"launch": {}}', "little")
+    refresh(node)
+    late = bucket.get(f"{prefix}/head.json")
+    bucket.put(f"{prefix}/head.json", early)
+    with pytest.raises(IntegrityError, match="is not the record of this run"):
+        refresh(node)
+    bucket.remove(f"{prefix}/head.json")
+    for start in (partial(submit, "[]", "little"), partial(fetch_config, shared.objects.where("config.json"))):
+        with pytest.raises(IntegrityError, match=r"head\.json does not exist"):
+            start()
+    bucket.put(f"{prefix}/head.json", late)
+    submit("[]", "little")
+    recorded = shared.read()
+    assert recorded is not None
+    assert recorded.head.beat > 2
+    for data in (b"{}", b""):
+        bucket.put(f"{prefix}/files/{recorded.head.given['config.json'].sha256}", data)
+        with pytest.raises(IntegrityError, match=r"config\.json differs from the record of the run"):
+            refresh(node)
+    assert node.config.read_text() == '{"launch": {}}'
+    submit("[]", None)
+    node.allowance.write_text("all")
+    assert claim(make(workspace=node.workspace), A) is not None
+    assert not node.allowance.exists()
 
 
 def test_a_contract_is_known_to_every_machine_once_it_is_signed(machine: On) -> None:

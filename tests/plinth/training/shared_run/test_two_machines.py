@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -48,7 +49,7 @@ class Machine:
         own = environment(**{CACHE_VARIABLE: str(self.cache), **extra})
         self.run.root.mkdir(parents=True, exist_ok=True)
         with self.run.log.open("ab") as log:
-            return subprocess.Popen(command, env=own, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(command, env=own, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def losses(config: RunConfig) -> list[tuple[Any, ...]]:
@@ -130,9 +131,33 @@ def test_two_hosts_with_their_own_disks_equal_one(
     one, other = (sorted(path.name for path in m.run.checkpoints.glob("*/engine/*")) for m in machines)
     assert set(one) == {"rank-00000.safetensors"}  # each disk has its own rank's files only
     assert set(other) == {"rank-00001.safetensors"}
-    assert checkpoint.committed(first.run) == checkpoint.committed(second.run) == checkpoint.committed(
-        uninterrupted.directory
+    assert (
+        checkpoint.committed(first.run)
+        == checkpoint.committed(second.run)
+        == checkpoint.committed(uninterrupted.directory)
     )
+
+
+def test_any_machine_audits_a_run_of_two_hosts(
+    bucket: Bucket, make: Make, tmp_path: Path, job_environment: Callable[..., dict[str, str]]
+) -> None:
+    """It fetches the replayed checkpoints only, and all machines see the evidence."""
+    uri = bucket.uri("audit")
+    machines, other = pair(make, tmp_path, uri), Machine(tmp_path / "other", uri, make)
+    machines[0].submit()
+    assert ended(start_both(machines, job_environment), machines) == [0, 0]
+    command = [sys.executable, "-m", "plinth_jobs.cli", "-w", uri, "run", "audit", "resume", other.config.run_id]
+    done = subprocess.run(command, env=job_environment(**{CACHE_VARIABLE: str(other.cache)}), check=False)
+    assert done.returncode == 0
+    shipping.refresh(machines[1].run)
+    evidence = json.loads(machines[1].run.evidence.read_bytes())
+    assert evidence["bit_exact"]
+    steps = [evidence["from_step"], *(one["step"] for one in evidence["commits"])]
+    assert checkpoint.kept(other.run) == steps
+    assert len(steps) < len(checkpoint.committed(other.run))
+    assert [path.name for path in sorted(machines[1].run.audits.iterdir())] == ["0001.json", "0002.json"]
+    assert len(timeline(machines[1].run.events).of("audited")) == 2
+    assert json.loads(machines[1].run.result.read_bytes())["status"] == "finished"
 
 
 def test_other_hosts_continue_when_both_are_lost(

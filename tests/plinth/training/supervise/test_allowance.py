@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def started(config: RunConfig, rank_s: float, price: float = 3.6) -> AllowanceWatch:
-    job_result.write_allowance(config.directory.allowance, Allowance(rank_s=rank_s, price_per_rank_hour=price))
+    job_result.write_allowance(config.directory, Allowance(rank_s=rank_s, price_per_rank_hour=price))
     Timeline(config.directory.events).append("job_started", ranks=config.ranks, nodes=1)
     found = AllowanceWatch.of(config)
     assert found is not None
@@ -38,12 +38,42 @@ def started(config: RunConfig, rank_s: float, price: float = 3.6) -> AllowanceWa
 def test_without_a_grant_nothing_is_watched(make: Make) -> None:
     config = make()
     assert AllowanceWatch.of(config) is None
-    job_result.write_allowance(config.directory.allowance, Allowance(rank_s=1, price_per_rank_hour=1))
-    job_result.write_allowance(config.directory.allowance, None)
-    assert job_result.read_allowance(config.directory.allowance) is None
+    job_result.write_allowance(config.directory, Allowance(rank_s=1, price_per_rank_hour=1))
+    job_result.write_allowance(config.directory, None)
+    assert job_result.read_allowance(config.directory) is None
     config.directory.allowance.write_text("{}")
-    with pytest.raises(TrainingError, match="is not an allowance"):
+    with pytest.raises(TrainingError, match="is not the allowance of this run"):
         AllowanceWatch.of(config)
+
+
+def test_who_writes_the_workspace_lifts_no_limit(make: Make, clock: list[float]) -> None:
+    """A larger grant, an earlier one, one of another run, none: before the job, and while it runs."""
+    config = make(supervision={"grace_s": 0.1})
+    run, place = config.directory, config.directory.allowance
+    job_result.write_allowance(run, Allowance(rank_s=1e9, price_per_rank_hour=1))
+    early = place.read_bytes()
+    watch = started(config, 100.0)
+    arguments, least = job_result.submitted_grant(["--trainer", "d", *job_result.granted_option(run)])
+    assert arguments == ["--trainer", "d"]
+    good = place.read_bytes()
+    other = make(run_id="other-000000000000").directory
+    other.root.mkdir(parents=True)
+    job_result.write_allowance(other, Allowance(rank_s=1e9, price_per_rank_hour=1))
+    for forged in (good.replace(b"100.0", b"900.0"), other.allowance.read_bytes(), early, None):
+        place.unlink() if forged is None else place.write_bytes(forged)
+        with pytest.raises(TrainingError, match="is not the allowance of this run"):
+            AllowanceWatch.of(config, least)
+    for forged in (early, None):
+        place.unlink() if forged is None else place.write_bytes(forged)
+        clock[0] += 3.0
+        assert not watch.spent()
+        assert watch.granted.rank_s == 100.0
+        place.touch()
+    clock[0] += 100.0
+    place.write_bytes(early)
+    assert watch.spent()
+    place.write_bytes(good)
+    assert AllowanceWatch.of(config, least) is not None
 
 
 def test_it_is_spent_when_only_the_time_to_leave_is_left(make: Make, clock: list[float]) -> None:
@@ -67,15 +97,13 @@ def test_a_larger_grant_takes_effect_while_the_job_runs(make: Make, clock: list[
     watch = started(config, 100.0)
     clock[0] += 20.0
     assert not watch.spent()
-    job_result.write_allowance(config.directory.allowance, Allowance(rank_s=1000.0, price_per_rank_hour=1))
+    job_result.write_allowance(config.directory, Allowance(rank_s=1000.0, price_per_rank_hour=1))
     clock[0] += 40.0  # 120 rank-seconds
     assert not watch.spent()
     assert watch.granted.rank_s == 1000.0
 
 
-def test_earlier_jobs_of_the_run_count(
-    make: Make, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_jobs_of_the_run_count(make: Make, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     config = make(supervision={"grace_s": 0.1})
     events = Timeline(config.directory.events)
     for now, event in ((100.0, "job_started"), (140.0, "stopped")):  # 80 rank-seconds
@@ -94,12 +122,12 @@ def test_a_real_job_leaves_at_a_committed_step_and_goes_on_with_more(make: Make,
     """The grant is cut while it trains: it stops on the way; another start takes no step."""
     config = make(launch={"ranks": 1}, supervision={"grace_s": 120.0, "backoff_s": 0.1}, total_steps=100_000,
                   checkpoints={"every_steps": 50_000, "audit_steps": 4})  # fmt: skip
-    job_result.write_allowance(config.directory.allowance, Allowance(rank_s=1e9, price_per_rank_hour=3600.0))
+    job_result.write_allowance(config.directory, Allowance(rank_s=1e9, price_per_rank_hour=3600.0))
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(job, config)
         while not under_way.done() and not timeline(config.directory.events).steps:
             time.sleep(0.1)
-        job_result.write_allowance(config.directory.allowance, Allowance(rank_s=1.0, price_per_rank_hour=3600.0))
+        job_result.write_allowance(config.directory, Allowance(rank_s=1.0, price_per_rank_hour=3600.0))
         assert under_way.result() == 0  # no scheduler starts it again
     result = json.loads(config.directory.result.read_text())
     assert result["status"] == "stopped"
