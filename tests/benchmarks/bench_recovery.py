@@ -43,7 +43,7 @@ SIMULATED = (64, 1_024, 16_384)
 
 
 #: Losses of a node: what happens to it, and its number.
-LOSSES = {"killed": 2, "silent": 2}
+LOSSES = {"killed": 2, "silent": 2, "killed node 0": 0, "silent node 0": 0}
 
 
 def configured(workspace: Path, *, every: int, steps: int, **launch: Any) -> Any:
@@ -239,9 +239,10 @@ def lost_node(loss: str) -> dict[str, Any]:
         own.callback(network.close)
         interface = {"GLOO_SOCKET_IFNAME": "eth0"}
         config = configured(Path(folder), every=EVERY, steps=100_000, spares=1, environment=interface)
-        own.enter_context(job(config, network))
+        nodes = own.enter_context(job(config, network))
         wait_for_step(config, 3 * EVERY + 5)
-        time.sleep(20.0)  # the processes that wait have loaded torch
+        while not all(has_loaded(node) for node in nodes):
+            time.sleep(0.5)
         last, begun = events_of(config)[-1]["seq"], time.time()
         (network.cut if loss.startswith("silent") else network.kill)(LOSSES[loss])
         while not (resumed := events_of(config, "resumed", after=last)):
@@ -257,6 +258,15 @@ def lost_node(loss: str) -> dict[str, Any]:
             "repeated_steps": taken - resumed[0]["step"],
             "source": resumed[0]["source"],
         }
+
+
+def has_loaded(node: subprocess.Popen[bytes]) -> bool:
+    """Return True if the node's waiting processes have loaded torch and read from their pipes."""
+    import psutil
+
+    waiting = [one for one in psutil.Process(node.pid).children() if "--standby" in one.cmdline()]
+    states = [Path(f"/proc/{one.pid}/wchan").read_text() for one in waiting]
+    return len(states) == RANKS // NODES and all("pipe_read" in state for state in states)
 
 
 def events_of(config: Any, kind: str = "", after: int = -1) -> list[dict[str, Any]]:

@@ -175,11 +175,15 @@ class SharedRun:
             ) from error
         return data
 
-    def claim(self, lease_s: float = LEASE_S) -> RunHead:
+    def claim(self, lease_s: float = LEASE_S, *, ended: bool = True) -> RunHead:
         """Claim the run for this session. An earlier claim must be released, or expire meanwhile.
 
+        Args:
+            lease_s: seconds without a renewal after which an earlier claim expires.
+            ended: False to refuse a run whose last supervisor has released its claim.
+
         Raises:
-            LaunchError: the supervisor of another session is alive.
+            LaunchError: the supervisor of another session is alive, or has ended and is not succeeded.
         """
         first: RunHead | None = None
         while True:
@@ -195,6 +199,8 @@ class SharedRun:
                 )
                 first = first or found.head
                 free = found.head.ended or found.age_s > lease_s
+                if found.head.ended and not ended:
+                    raise self._taken(found.head)
                 if not free and (found.head.session, found.head.beat) != (first.session, first.beat):
                     raise self._taken(found.head)
                 if not free:

@@ -231,9 +231,11 @@ def newest_log(run: RunDirectory) -> Path:
     return copies[-1] if copies and copies[-1].stat().st_mtime > here else run.log
 
 
-def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
+def claim(
+    config: RunConfig, session: str, lease_s: float = LEASE_S, *, ended: bool = True
+) -> tuple[SharedRun, RunHead] | None:
     """Claim a run for a supervisor that has the lock of its folder, and bring the folder up to date. Return None if the
-    workspace is a folder.
+    workspace is a folder. `lease_s` and `ended` are those of `SharedRun.claim`.
 
     Raises:
         LaunchError: another supervisor has claimed the run, and is alive; or the run needs a common file system.
@@ -252,7 +254,7 @@ def claim(config: RunConfig, session: str) -> tuple[SharedRun, RunHead] | None:
         )
     found = shared.read()
     here = found is not None and found.head.session == _session_here(run)  # its supervisor had this folder's lock
-    head = shared.claim(-1.0 if here else float(os.environ.get(LEASE, LEASE_S)))
+    head = shared.claim(-1.0 if here else float(os.environ.get(LEASE, lease_s)), ended=ended)
     if not here:
         refresh(run, own=True)
     write_bytes(run.root / SESSION_NOTE, session.encode())
