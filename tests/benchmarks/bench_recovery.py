@@ -3,13 +3,16 @@
     cost        one run with copies after the steps of every other block only: CPU seconds of the whole job in each
                 block; the differences of neighbors are the cost of the copies
     recovery    a rank of another node than the first is killed; seconds from the kill to the next step, steps repeated
+    lost node   every process of a node is killed, or its network cable is pulled, and a spare takes its place
     goodput     simulated for 64, 1,024 and 16,384 ranks from the measured phases and published failure rates, with
                 copies in memory, and with a restart of all ranks from disk
 
-Nodes are supervisors that share a file system and talk over TCP on the loopback interface. On a cluster the state moves
-over the network. In the simulation a copy stalls training as long as a save, so that only the recovery differs.
+Nodes are supervisors that share a file system. For `--lost-node` each has a network namespace of its own, with a cable
+to a common bridge (needs root). Otherwise they talk over the loopback interface. In the simulation a copy stalls
+training as long as a save, so that only the recovery differs.
 
     python tests/benchmarks/bench_recovery.py [--pairs 12] [--kills 3]
+    python tests/benchmarks/bench_recovery.py --lost-node    # adds to the recorded results
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,11 @@ BLOCK, COPIES = 10, 8
 SIMULATED = (64, 1_024, 16_384)
 
 
-def configured(workspace: Path, *, every: int, steps: int) -> Any:
+#: Losses of a node: what happens to it, and its number.
+LOSSES = {"killed": 2, "silent": 2, "killed node 0": 0, "silent node 0": 0}
+
+
+def configured(workspace: Path, *, every: int, steps: int, **launch: Any) -> Any:
     """Return the configuration of a run with a copy every few steps, or without copies."""
     from plinth.launch.parameters import HostChecks, Launch, Supervision
     from plinth.model.parameters import Model
@@ -53,7 +60,7 @@ def configured(workspace: Path, *, every: int, steps: int) -> Any:
     return tiny(
         workspace,
         model=Model(layers=4, dim=128, heads=4, kv_heads=2, ffn_dim=512),
-        launch=Launch(kind="slurm", ranks=RANKS, nodes=NODES),
+        launch=Launch(kind="slurm", ranks=RANKS, nodes=NODES, **launch),
         micro_batch_sequences=4,
         global_batch_sequences=32,
         sequence_tokens=128,
@@ -64,8 +71,55 @@ def configured(workspace: Path, *, every: int, steps: int) -> Any:
     )
 
 
+class Namespaces:
+    """Network of a few nodes, each in a namespace with one interface `eth0`."""
+
+    def __init__(self, count: int) -> None:
+        self._own = ExitStack()
+        self._ip(f"link add {self._name()} type bridge", f"link del {self._name()}")
+        self._ip(f"link set {self._name()} up")
+        for node in range(count):
+            name, inside = self._name(node), f"-n {self._name(node)}"
+            self._ip(f"netns add {name}", f"netns del {name}")
+            self._ip(f"link add {name} type veth peer name eth0 netns {name}", f"link del {name}")
+            self._ip(f"link set {name} master {self._name()} up")
+            self._ip(f"{inside} addr add {self.address(node)}/24 dev eth0")
+            self._ip(f"{inside} link set eth0 up")
+            self._ip(f"{inside} link set lo up")
+
+    def address(self, node: int) -> str:
+        return f"10.213.{os.getpid() % 250}.{node + 1}"
+
+    def command(self, node: int) -> list[str]:
+        """Words before a command that runs on a node."""
+        return ["ip", "netns", "exec", self._name(node)]
+
+    def kill(self, node: int) -> None:
+        """Kill every process of a node at once."""
+        found = subprocess.run(["ip", "netns", "pids", self._name(node)], capture_output=True, text=True, check=True)
+        for word in found.stdout.split():
+            os.kill(int(word), signal.SIGKILL)
+
+    def cut(self, node: int) -> None:
+        """Pull a node's cable: nothing arrives, and no connection is closed."""
+        self._ip(f"link set {self._name(node)} down")
+
+    def close(self) -> None:
+        """Remove all traces of the network."""
+        self._own.close()
+
+    @staticmethod
+    def _name(node: int | None = None) -> str:
+        return f"pl{os.getpid()}" + ("" if node is None else f"n{node}")
+
+    def _ip(self, words: str, undo: str = "") -> None:
+        subprocess.run(["ip", *words.split()], check=True)
+        if undo:
+            self._own.callback(subprocess.run, ["ip", *undo.split()], check=False)
+
+
 @contextmanager
-def job(config: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
+def job(config: Any, network: Namespaces | None = None) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start a supervisor per node, and end what is left of them."""
     from plinth.training import config as configuration
 
@@ -74,15 +128,19 @@ def job(config: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path[:3]),
         "CUDA_VISIBLE_DEVICES": "",
-        "PLINTH_NODES": f"{NODES}",
+        "PLINTH_NODES": f"{config.launch.machines}",
+        "PLINTH_ADDRESS": network.address(0) if network else "127.0.0.1",
     }
     command = [sys.executable, "-m", "plinth.training.supervise.supervisor", str(path)]
     log = config.directory.log.open("ab")
     nodes = [
         subprocess.Popen(
-            command, env={**base, "PLINTH_NODE": f"{node}", "PLINTH_ADDRESS": "127.0.0.1"}, stdout=log, stderr=log
+            [*(network.command(node) if network else ()), *command],
+            env={**base, "PLINTH_NODE": f"{node}"},
+            stdout=log,
+            stderr=log,
         )
-        for node in range(NODES)
+        for node in range(config.launch.machines)
     ]
     try:
         yield nodes
@@ -106,9 +164,7 @@ def rank_process(nodes: list[subprocess.Popen[bytes]], rank: int) -> Any:
 
 
 def steps_of(config: Any) -> list[dict[str, Any]]:
-    from plinth.training.telemetry.timeline import read_events
-
-    return [event for event in read_events(config.directory.events) if event["event"] == "step"]
+    return events_of(config, "step")
 
 
 def wait_for_step(config: Any, step: int, after: int = 0) -> dict[str, Any]:
@@ -203,14 +259,55 @@ def recovery(kills: int) -> dict[str, Any]:
     return {"kills": rows, "median_s": statistics.median(row["next_step_s"] for row in rows)}
 
 
-def _restarted(config: Any, count: int) -> dict[str, Any]:
+def lost_node(loss: str) -> dict[str, Any]:
+    """Lose a node while a spare waits, and measure the seconds until the next step."""
+    with ExitStack() as own:
+        folder, network = own.enter_context(tempfile.TemporaryDirectory()), Namespaces(NODES + 1)
+        own.callback(network.close)
+        interface = {"GLOO_SOCKET_IFNAME": "eth0"}
+        config = configured(Path(folder), every=EVERY, steps=100_000, spares=1, environment=interface)
+        nodes = own.enter_context(job(config, network))
+        wait_for_step(config, 3 * EVERY + 5)
+        while not all(has_loaded(node) for node in nodes):
+            time.sleep(0.5)
+        last, begun = events_of(config)[-1]["seq"], time.time()
+        (network.cut if loss.startswith("silent") else network.kill)(LOSSES[loss])
+        while not (resumed := events_of(config, "resumed", after=last)):
+            time.sleep(0.05)
+        following = wait_for_step(config, 0, resumed[0]["seq"])
+        story = events_of(config, after=last)
+        taken = max(event["step"] for event in events_of(config, "step") if event["seq"] < resumed[0]["seq"])
+        return {
+            "phases_s": {
+                event["event"]: round(event["time"] - begun, 3) for event in story if event["event"] != "step"
+            },
+            "next_step_s": round(following["time"] - begun, 3),
+            "repeated_steps": taken - resumed[0]["step"],
+            "source": resumed[0]["source"],
+        }
+
+
+def has_loaded(node: subprocess.Popen[bytes]) -> bool:
+    """Return True if the node's waiting processes have loaded torch and read from their pipes."""
+    import psutil
+
+    waiting = [one for one in psutil.Process(node.pid).children() if "--standby" in one.cmdline()]
+    states = [Path(f"/proc/{one.pid}/wchan").read_text() for one in waiting]
+    return len(states) == RANKS // NODES and all("pipe_read" in state for state in states)
+
+
+def events_of(config: Any, kind: str = "", after: int = -1) -> list[dict[str, Any]]:
+    """Return the events of the timeline with a number above `after`."""
     from plinth.training.telemetry.timeline import read_events
 
-    while True:
-        found = [event for event in read_events(config.directory.events) if event["event"] == "restart"]
-        if len(found) >= count:
-            return found[count - 1]
+    found = read_events(config.directory.events)
+    return [event for event in found if event["seq"] > after and kind in ("", event["event"])]
+
+
+def _restarted(config: Any, count: int) -> dict[str, Any]:
+    while len(found := events_of(config, "restart")) < count:
         time.sleep(0.02)
+    return found[count - 1]
 
 
 def simulated(ranks: int, phases: dict[str, float], days: float, seed: int) -> float:
@@ -250,15 +347,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--lost-node", nargs="*", choices=LOSSES, help="lose a node in these ways; default: each")
     arguments = parser.parse_args()
     from tests.conftest import make_trust
 
     with tempfile.TemporaryDirectory() as folder:
         make_trust(Path(folder))
         os.environ["PLINTH_TRUST"] = str(Path(folder) / "trust")
-        found: dict[str, Any] = {"nodes": NODES, "ranks": RANKS, "recovery": recovery(arguments.kills)}
-        found["cost"] = cost(arguments.pairs)
-    found["goodput"] = goodput(found["recovery"]["median_s"])
+        if arguments.lost_node is not None:
+            found = json.loads(RESULTS.read_text())
+            rows = {loss: lost_node(loss) for loss in arguments.lost_node or LOSSES}
+            found["lost_node"] = {**found.get("lost_node", {}), **rows}
+        else:
+            found = {"nodes": NODES, "ranks": RANKS, "recovery": recovery(arguments.kills)}
+            found["cost"] = cost(arguments.pairs)
+            found["goodput"] = goodput(found["recovery"]["median_s"])
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 

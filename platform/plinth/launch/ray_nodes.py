@@ -113,7 +113,7 @@ def _run_once(
 ) -> tuple[int, list[int]]:
     """Run the command once on all nodes, and wait until it has ended everywhere.
 
-    Return the exit status of the first node, and the lost nodes.
+    Return the exit status of the first node that was not lost, and the lost nodes.
 
     Args:
         without: identifiers of nodes to exclude.
@@ -152,7 +152,8 @@ def _run_once(
                 for supervisor in supervisors:
                     supervisor.stop.remote()
         codes = [_status(end) for end in ends]
-        return LEFT if codes[0] is None else codes[0], [node for node, code in enumerate(codes) if code is None]
+        status = next((code for code in codes if code is not None), LEFT)  # a spare may lead after the loss of node 0
+        return status, [node for node, code in enumerate(codes) if code is None]
     finally:
         remove_placement_group(group)  # and all processes in it
 

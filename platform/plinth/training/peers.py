@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -84,11 +84,12 @@ class Peers(Generic[_State]):
 
     Args:
         blank: state of a peer before its first report.
+        numbers: numbers of the peers; others are refused.
         everywhere: True to listen on all interfaces, False for this machine only.
     """
 
-    def __init__(self, secret: str, blank: _State, *, everywhere: bool) -> None:
-        self._blank, self._lock = blank, threading.Lock()
+    def __init__(self, secret: str, blank: _State, numbers: Collection[int], *, everywhere: bool) -> None:
+        self._blank, self._numbers, self._lock = blank, numbers, threading.Lock()
         self._known: dict[int, Peer[_State]] = {}
         self._told: list[Message] = []
         self._gone: set[str] = set()  # processes that are never admitted again
@@ -144,9 +145,11 @@ class Peers(Generic[_State]):
         """Remember a peer, and return the messages in effect.
 
         Raises:
-            ValueError: the number is that of another process.
+            ValueError: there is no peer with this number, or the number is that of another process.
         """
         number, process = peer.hello["number"], peer.hello["process"]
+        if number not in self._numbers:
+            raise ValueError(f"no peer has the number {number}")
         with self._lock:
             before = self._known.get(number)
             if process in self._gone or (before is not None and before.hello["process"] != process):

@@ -221,6 +221,7 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
         "SaveFailed": ("save_failed", "could not write a checkpoint"),
         "UploadFailed": ("upload_failed", "could not copy a checkpoint to its bucket"),
         "DeviceError": ("device_error", "had a GPU error"),
+        "NodeLost": ("node_replaced", "lost a node, and a spare took its place"),
         "JobKilled": ("vanished", "lost its supervisor, which was killed"),
         "AllowanceSpent": ("allowance_spent", "was stopped, because its granted budget is spent"),
         "UpgradeRefused": (REFUSED, "keeps its code, because the new code does not repeat its steps"),

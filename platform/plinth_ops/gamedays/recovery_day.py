@@ -74,6 +74,9 @@ LOSSES: Final[dict[str, tuple[int, tuple[LossPoint, ...]]]] = {
     "the spare one step later": (2, (LossPoint(1, "node"), LossPoint(1, "node", later=1))),
     "a spare that waits": (2, (LossPoint(0, "spare"), LossPoint(1, "node", later=1))),
     "the copies of the neighbor": (1, (LossPoint(0, "keeper"), LossPoint(1, "node", later=1))),
+    "node 0 in a copy": (1, (LossPoint(0, "node", COPIER + "_send"),)),
+    "node 0 in a save": (1, (LossPoint(0, "node", SAVER + "_stage"),)),
+    "node 0, then the spare that leads": (2, (LossPoint(0, "node"), LossPoint(0, "node", later=1))),
     "the only spare": (1, (LossPoint(0, "spare"), LossPoint(1, "node", later=1))),
     "a node without a spare": (0, (LossPoint(1, "node"),)),
 }
@@ -112,7 +115,9 @@ def lost_ranks(made: Rehearsal, folder: Path, chooser: Chooser) -> Struck:
     watch.start()
     statuses = [node.wait() for node in nodes]
     watch.join()
-    alert, after = gameday.fired(config, LOST_RANKS.alerts, "lost" if name in UNRECOVERED else "restart")
+    moved = any(one.target == "node" for one in losses)
+    trace = "lost" if name in UNRECOVERED else "node_replaced" if moved else "restart"
+    alert, after = gameday.fired(config, LOST_RANKS.alerts, trace)
     reasons = [event["reason"] for event in timeline(config.directory.events).of("lost")]
     left = [
         finding("node 0 exits with 75, so that the scheduler restarts it", statuses[0], EXIT_PREEMPTED),
@@ -123,7 +128,7 @@ def lost_ranks(made: Rehearsal, folder: Path, chooser: Chooser) -> Struck:
     found = [
         *(left if name in UNRECOVERED else _continued(config, losses)),
         finding("every loss has happened", all(plan.mark(fault).exists() for fault in struck if fault != spare), True),
-        rehearsal.finished(statuses[0]),
+        rehearsal.finished(max(status for status in statuses if status != -signal.SIGKILL)),
         *made.end_state(config),
         *alert,
     ]
@@ -139,6 +144,7 @@ def _continued(config: RunConfig, losses: tuple[LossPoint, ...]) -> list[Outcome
     """Check that the ranks that were not lost stayed, and that every continuation is attested."""
     story, run = timeline(config.directory.events), config.directory
     all_restarted = [event["reason"] for event in story.of("restart") if event["backoff_s"] > 0]
+    jobs = 1 + sum((one.rank, one.target) == (0, "node") for one in losses)
     bound = (EVERY + 2) * len(losses) + 2 * any(one.target == "keeper" for one in losses)
     trainer = Trust.of(Workspace(config.workspace)).authority(TRAINER)
     stated = [one.continuation for one in attempts.opened(attempts.known(run), trainer, config.run_id)]
@@ -147,8 +153,10 @@ def _continued(config: RunConfig, losses: tuple[LossPoint, ...]) -> list[Outcome
     resumed = [event["step"] for event in story.of("resumed")]
     moved = [event["node"] for event in story.of("node_replaced")]
     return [
-        finding("one job recovers in place, without a restart of all ranks", all_restarted, []),
-        finding("the scheduler starts nothing", len(story.of("job_started")), 1),
+        finding("no attempt of all ranks fails", all_restarted, []),
+        finding(
+            "the scheduler starts nothing; a spare leads after each loss of node 0", len(story.of("job_started")), jobs
+        ),
         finding("a spare takes the place of each lost node", len(moved), sum(one.target == "node" for one in losses)),
         Outcome(what=f"at most {bound} steps are trained again", passed=story.redone <= bound, seen=f"{story.redone}"),
         finding("the step after which the ranks continued is signed", last, resumed[-1:] or [0]),
@@ -176,8 +184,8 @@ def _lose_spare(nodes: list[WarmJob], plan: faults.FaultPlan, fault: RehearsalFa
 LOST_RANKS: Final = GameDay(
     name="lost-ranks",
     hypothesis="A spare or a new process takes the place of a lost node or rank, the others keep running, and the run "
-    "continues from copies in memory to the end state of an undisturbed run. Each continuation is signed. Without a "
-    "spare the job exits so that the scheduler restarts it.",
+    "continues from copies in memory to the end state of an undisturbed run. After the loss of node 0 a spare leads. "
+    "Each continuation is signed. Without a spare the job exits so that the scheduler restarts it.",
     fault="SIGKILL to a rank, to all processes of a node, to the copies of a node or to a spare, at instants of a "
     "step, a copy, a save and a rebuild, also to two at once.",
     blast_radius=OWN,
@@ -185,5 +193,5 @@ LOST_RANKS: Final = GameDay(
     abort_s=900.0,
     prepare=lambda folder: rehearsal.rehearse(folder, launch=Launch(ranks=2)),
     play=lost_ranks,
-    alerts=("RunRestarted", "JobFailed"),
+    alerts=("NodeLost", "RunRestarted", "JobFailed"),
 )

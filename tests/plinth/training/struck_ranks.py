@@ -31,10 +31,7 @@ SLOW_S = 5.0
 def open_batches(config: RunConfig, rank: int) -> Batches:
     plan = json.loads(os.environ["FAULTS"])
     marks = Path(plan["marks"])
-    own = [(number, *fault) for number, fault in enumerate(plan["faults"]) if fault[2] == rank]
-    for number, place, call, _, name in own:
-        if place != "batch":
-            _arm(place, call, lambda number=number, name=name: _strike(marks / f"struck-{number}", name))
+    own = arm_all(plan, rank)
 
     def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):
@@ -44,6 +41,16 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
             yield synthetic.batch_at(config, step, rank)
 
     return stream
+
+
+def arm_all(plan: dict[str, Any], who: int | str) -> list[tuple[Any, ...]]:
+    """Arm the functions of this process's faults, and return these faults with their numbers."""
+    own = [(number, *fault) for number, fault in enumerate(plan["faults"]) if fault[2] == who]
+    for number, place, call, _, name in own:
+        mark = Path(plan["marks"]) / f"struck-{number}"
+        if place != "batch":
+            _arm(place, call, functools.partial(_strike, mark, name))
+    return own
 
 
 def _arm(place: str, call: int, strike: Callable[[], None]) -> None:

@@ -39,7 +39,7 @@ class OnePeer:
 
 @pytest.fixture
 def server() -> Iterator[Peers[RankState]]:
-    made = Peers("secret", RankState(), everywhere=False)
+    made = Peers("secret", RankState(), range(8), everywhere=False)
     yield made
     made.close()
 
@@ -228,3 +228,11 @@ def test_a_connection_is_not_closed_while_another_thread_sends(serve: Any) -> No
     reporter.join()
     holder.join()
     assert closed == [False]
+
+
+def test_an_unknown_number_is_refused(server: Peers[RankState]) -> None:
+    with wire.connect(f"127.0.0.1:{server.port}", "secret") as connection:
+        wire.send(connection, {"number": 8, "process": "it"})
+        with pytest.raises(EOFError):
+            wire.receive(connection)
+    assert server.known(8) is None

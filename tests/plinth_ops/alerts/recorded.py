@@ -130,6 +130,7 @@ RECORDINGS: Sequence[Recording] = (
     _event("SaveFailed", "save_failed"),
     _event("UploadFailed", "upload_failed"),
     _event("DeviceError", "device_error"),
+    _event("NodeLost", "node_replaced"),
     _event("JobKilled", "vanished"),
     _event("AllowanceSpent", "allowance_spent"),
     _event("UpgradeRefused", "upgrade_refused"),

@@ -16,7 +16,6 @@ a new step are left to the supervisor, which restarts all ranks. Their state com
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import Literal, Protocol
 
@@ -77,8 +76,8 @@ class RecoveryCoordinator:
 
     def __init__(self, config: RunConfig, secret: str, host: str, job: RecoverableJob) -> None:
         self._config, self._secret, self._host, self._job = config, secret, host or "127.0.0.1", job
-        self._hub = Peers(secret, RankState(), everywhere=bool(host))
-        self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby()
+        self._hub = Peers(secret, RankState(), self._ranks, everywhere=bool(host))
+        self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby(config.launch)
         self._keepers: tuple[str, ...] = ()
         self._stage: Stage = "running"
         self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1
@@ -86,7 +85,7 @@ class RecoveryCoordinator:
         self._given_up = True
         self._copies = ""  # digest of the copies that the last order names
         self._unattested = False  # True until the state of the ranks that continue is attested
-        self._histories = itertools.count()
+        self._history = 0  # of the last order
         self._source: tuple[int | None, int, int] | None = None  # step and history restored last, and the highest step
         self._times = 0  # that it was restored
 
@@ -178,16 +177,20 @@ class RecoveryCoordinator:
 
     def _continuation(self, epoch: int) -> JoinOrder:
         """Return the order to continue after the newest step that every rank can restore from memory, unless the newest
-        checkpoint is newer."""
+        checkpoint is newer. A step that is not on the timeline, which a lost node 0 has not shipped, is taken again."""
         rollbacks = len(rollbacks_of(self._config))
         self._keepers = (self._keeper.address, *self._job.keepers())
         known = keeper.listed([one for one in self._keepers if one], self._secret)
-        step, restored = keeper.newest_common(known, self._config.ranks, rollbacks) or (None, 0)
+        highest = self._job.highest()
+        logged = [name for name in known if name.step <= highest]
+        step, restored = keeper.newest_common(logged, self._config.ranks, rollbacks) or (None, 0)
         if step is not None and (
             step < max(checkpoint.committed(self._config.directory), default=0)
-            or (self._times >= TRIES and self._source == (step, restored, self._job.highest()))
+            or (self._times >= TRIES and self._source == (step, restored, highest))
         ):
             step = None
+        # copies may be those of a lost node 0, whose orders were counted there
+        self._history = max([self._history, *(name.history for name in known)]) + 1
         wanted = [CopyName(rank=rank, step=step or 0, rollbacks=rollbacks, history=restored) for rank in self._ranks]
         self._copies = digest_of_lines(f"{known[name]}\n" for name in wanted) if step is not None else ""
         return JoinOrder(
@@ -195,7 +198,7 @@ class RecoveryCoordinator:
             address=self._host,
             port=processes.free_port(),
             keepers=self._keepers,
-            history=next(self._histories),
+            history=self._history,
             step=step,
             rollbacks=rollbacks,
             restored=restored,

@@ -117,7 +117,7 @@ class KeeperProcess:
     """
 
     def __init__(self, secret: str, host: str = "") -> None:
-        self._secret, self._host = secret, host
+        self.secret, self._host = secret, host
         self._process = self._start(0)
         try:
             self._port = int(self._process.stdout.readline())
@@ -148,7 +148,7 @@ class KeeperProcess:
         process = processes.start(command, own=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._started = time.monotonic()
         with suppress(OSError):  # it has ended already
-            process.stdin.write(self._secret.encode() + b"\n")
+            process.stdin.write(self.secret.encode() + b"\n")
             process.stdin.flush()
         return process
 

@@ -24,30 +24,34 @@ OPTION = "--standby"
 
 
 class StandbyStarter:
-    """Starts the ranks of a node, and keeps processes waiting for the next loss: one, or on a spare node one per
-    rank."""
+    """Starts the ranks of a node, and keeps processes waiting for the next loss.
 
-    def __init__(self) -> None:
+    Args:
+        count: number of waiting processes: one, or one per rank if all ranks of a node may start again.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
         self._waiting: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, command: list[str], environment: dict[str, str], locks: tuple[int, ...]) -> Process:
-        """Start a rank. A rank that replaces a lost one is a waiting process, if one is alive."""
+        """Start a rank that recovers from memory: a waiting process, if one is alive."""
         link = RecoveryLink.of(environment)
         process: Process | None = None
-        while self._waiting and process is None and link is not None and link.first.epoch > 0:
+        while self._waiting and process is None and link is not None:
             waiting = self._waiting.pop()
             if self._told(waiting, command[4:], environment):
                 process = waiting
         if process is None:
             process = self._start(command, environment, locks, subprocess.DEVNULL)
         if link is not None:
-            self.fill(command, environment, locks, 1)
+            self.fill(command, environment, locks)
         return process
 
-    def fill(self, command: list[str], environment: Mapping[str, str], locks: tuple[int, ...], count: int) -> None:
-        """Start processes until `count` are waiting."""
+    def fill(self, command: list[str], environment: Mapping[str, str], locks: tuple[int, ...]) -> None:
+        """Start processes until enough are waiting."""
         self._waiting = [one for one in self._waiting if one.poll() is None]
-        while len(self._waiting) < count:
+        while len(self._waiting) < self._count:
             self._waiting.append(self._start([*command, OPTION], environment, locks, subprocess.PIPE))
 
     def close(self) -> None:

@@ -206,14 +206,16 @@ class SharedRun:
                 remedy="copy the file `seal` from the trust folder of another machine, mode 600",
             )
 
-    def claim(self, lease_s: float = LEASE_S, *, trains: bool = True) -> RunHead:
+    def claim(self, lease_s: float = LEASE_S, *, trains: bool = True, ended: bool = True) -> RunHead:
         """Claim the run for this session. An earlier claim must be released, or expire meanwhile.
 
         Args:
+            lease_s: seconds without a renewal after which an earlier claim expires.
             trains: True for a job, which has no result yet.
+            ended: False to refuse a run whose last supervisor has released its claim.
 
         Raises:
-            LaunchError: the supervisor of another session is alive.
+            LaunchError: the supervisor of another session is alive, or has ended and is not succeeded.
             IntegrityError: the head is gone, or no worker of this workspace wrote it.
         """
         first: RunHead | None = None
@@ -231,6 +233,8 @@ class SharedRun:
                 )
                 first = first or found.head
                 free = found.head.ended or found.age_s > lease_s
+                if found.head.ended and not ended:
+                    raise self._taken(found.head)
                 if not free and (found.head.session, found.head.beat) != (first.session, first.beat):
                     raise self._taken(found.head)
                 if not free:

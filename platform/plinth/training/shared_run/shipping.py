@@ -248,9 +248,11 @@ def claimed(config: RunConfig) -> Iterator[None]:
             del os.environ[SESSION]
 
 
-def claim(config: RunConfig, session: str, *, trains: bool = True) -> tuple[SharedRun, RunHead] | None:
+def claim(
+    config: RunConfig, session: str, lease_s: float = LEASE_S, *, trains: bool = True, ended: bool = True
+) -> tuple[SharedRun, RunHead] | None:
     """Claim a run for a supervisor that has the lock of its folder, and bring the folder up to date. Return None if the
-    workspace is a folder.
+    workspace is a folder. The last arguments are those of `SharedRun.claim`.
 
     Raises:
         LaunchError: another supervisor has claimed the run, and is alive; or the run needs a common file system.
@@ -269,7 +271,7 @@ def claim(config: RunConfig, session: str, *, trains: bool = True) -> tuple[Shar
         )
     found = shared.read()
     here = found is not None and found.head.session == _session_here(run)  # its supervisor had this folder's lock
-    head = shared.claim(-1.0 if here else float(os.environ.get(LEASE, LEASE_S)), trains=trains)
+    head = shared.claim(-1.0 if here else float(os.environ.get(LEASE, lease_s)), trains=trains, ended=ended)
     if not here:
         refresh(run, own=True)
     write_bytes(run.root / SESSION_NOTE, session.encode())

@@ -8,6 +8,7 @@ supervisor (node 0) ──► leader ◄── TCP ──► follower (every oth
     result        the end of a job; the run's lock; its allowance of rank-seconds; costs of failures: steps, seconds,
                   time to resume
     rank_watch    waits for the ranks of one attempt; ends hanging ranks and siblings of failed ranks; hang analysis
+    leadership    the right to act for a run, and its succession after the loss of node 0
     leader        node 0: gives orders to the other nodes, reads their reports, checks the hosts
     follower      any other node: executes the orders
     nodes         records that nodes exchange: orders and reports; start of a node's processes

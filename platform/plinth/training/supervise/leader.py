@@ -20,6 +20,7 @@ from plinth.training.config import RunConfig
 from plinth.training.peers import Peer, Peers
 from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.supervise.host_checks import HostCheck, HostReport, of_this_node, this_host, with_clocks
+from plinth.training.supervise.leadership import Succession
 from plinth.training.supervise.nodes import OTHER, CheckProcess, NodeOrder, NodePlace, NodeReport, ranks_of
 from plinth.training.supervise.rank_watch import NODE_LOST, POLL_S, Process, end_process, spans
 from plinth.training.supervise.rendezvous import RendezvousRecord, rendezvous_of
@@ -32,19 +33,23 @@ HOSTS_S = 15.0
 class Leader:
     """Role of node 0, which gives orders to the other nodes and reads their reports.
 
-    The ranks of a node are its seat. Nodes without a seat are spares.
+    The ranks of a node are its seat; the first seat is that of the node that leads. Nodes without a seat are spares.
+
+    Args:
+        succession: the job of a lost node 0, if a spare leads in its place.
     """
 
-    def __init__(self, config: RunConfig, place: NodePlace) -> None:
-        self._config, self._place = config, place
-        self.secret = secrets.token_hex(32)  # of this job; the other nodes get it by the rendezvous
+    def __init__(self, config: RunConfig, place: NodePlace, succession: Succession | None = None) -> None:
+        self._config, self._place, self._succeeds = config, place, succession is not None
+        # of this job; the other nodes get it by the rendezvous
+        self.secret = succession.secret if succession else secrets.token_hex(32)
         self._order = NodeOrder()
-        self._seats = list(range(config.launch.nodes))
+        self._seats = [place.node, *(succession.seats[1:] if succession else range(1, config.launch.nodes))]
         self._nodes: dict[int, RemoteNode] = {}
         if place.nodes > 1:
-            self._peers = Peers(self.secret, NodeReport(), everywhere=True)
+            self._nodes = {number: RemoteNode(self, number) for number in range(place.nodes) if number != place.node}
+            self._peers = Peers(self.secret, NodeReport(), self._nodes.keys(), everywhere=True)
             self._publish(id=uuid.uuid4().hex)
-            self._nodes = {number: RemoteNode(self, number) for number in range(1, place.nodes)}
             where = f"{place.address}:{self._peers.port}"
             record = RendezvousRecord(address=where, secret=self.secret)
             rendezvous_of(config.directory).publish(record)
@@ -96,8 +101,8 @@ class Leader:
     def is_reachable(self, rank: int) -> bool:
         """Return True if the node of a rank is connected. Otherwise silence of the rank means nothing yet."""
         number = self._seats[rank // self._config.launch.ranks_per_node]
-        peer = self.known(number) if number else None
-        return not number or (peer is not None and peer.connection is not None)
+        peer = self.known(number)
+        return number == self._place.node or (peer is not None and peer.connection is not None)
 
     def keepers(self) -> list[str]:
         """Wait until every other node with a seat has reported the address of its copies, and return them in order;
@@ -178,18 +183,23 @@ class Leader:
         return self._peers.known(number)
 
     def is_lost(self, node: RemoteNode) -> bool:
-        """Return True if another node is lost."""
-        return self._place.is_lost(self._config, self.known(node.number), node.since)
+        """Return True if another node is lost. After a succession the nodes are running, and need not start first."""
+        known, place = self.known(node.number), self._place
+        if known is None:
+            return time.monotonic() - node.since > (place.silent_s if self._succeeds else place.start_s(self._config))
+        return place.is_lost(known)
 
     def _others(self) -> list[RemoteNode]:
         """Return the other nodes with a seat, in order."""
-        return [self._nodes[number] for number in self._seats if number]
+        return [self._nodes[number] for number in self._seats if number in self._nodes]
 
     def _seated(self, rank: int) -> RemoteNode:
         return self._nodes[self._seats[rank // self._config.launch.ranks_per_node]]
 
     def _lost_seats(self) -> list[int]:
-        return [seat for seat, number in enumerate(self._seats) if number and self._nodes[number].is_lost]
+        return [
+            seat for seat, number in enumerate(self._seats) if number in self._nodes and self._nodes[number].is_lost
+        ]
 
     def _spares(self) -> list[RemoteNode]:
         """Return the spares that follow the current order and were not asked to stop."""

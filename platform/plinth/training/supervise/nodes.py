@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from pydantic import Field
 
 from plinth import processes
 from plinth.errors import LaunchError
+from plinth.launch.parameters import Launch
 from plinth.records import Frozen
 from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.training.attempts import HostFacts
@@ -78,17 +78,12 @@ class NodePlace(Frozen):
             )
         return place
 
-    def is_lost(self, config: RunConfig, other: Contact | None, since: float, share: float = 1.0) -> bool:
-        """Return True if another node is lost. The limit is longer before the first message, because the node may still
-        be starting.
+    def start_s(self, config: RunConfig) -> float:
+        """Return the seconds until a node that has sent no message yet is lost. It may still be starting."""
+        return max(self.silent_s, config.supervision.hang_s)
 
-        Args:
-            other: contact with the node; None before the first message.
-            since: time (monotonic) since which the node is expected.
-            share: share of the limits of a contact.
-        """
-        if other is None:
-            return time.monotonic() - since > max(self.silent_s, config.supervision.hang_s)
+    def is_lost(self, other: Contact, share: float = 1.0) -> bool:
+        """Return True if a node that has sent a message is lost, after a share of the limits."""
         return bool(other.silence(share * self.closed_s, share * self.silent_s))
 
 
@@ -201,21 +196,20 @@ def start_ranks_by(starter: RankStarter) -> None:
     _STARTER[:] = [starter]
 
 
-def keep_standby() -> StandbyStarter | None:
-    """Keep a process waiting to replace a lost rank of this node. Return its owner, or None if ranks are not started in
+def keep_standby(launch: Launch) -> StandbyStarter | None:
+    """Keep processes waiting to replace lost ranks of this node: one, or one per rank if there are spares, which may
+    start a node's ranks, or all ranks after the loss of node 0. Return their owner, or None if ranks are not started in
     interpreters of their own."""
-    if _STARTER[-1] is not _interpreter:
-        return None
-    made = StandbyStarter()
-    start_ranks_by(made)
-    return made
+    if _STARTER[-1] is _interpreter:
+        start_ranks_by(StandbyStarter(launch.ranks_per_node if launch.spares else 1))
+    starter = _STARTER[-1]
+    return starter if isinstance(starter, StandbyStarter) else None
 
 
 def prepare_spare(owner: StandbyStarter, config: RunConfig, config_path: Path, order: NodeOrder) -> None:
     """Keep a process waiting for each rank that this spare node may get."""
-    count = config.launch.ranks_per_node
     command = processes.python("plinth.training", str(config_path))
-    owner.fill(command, rank_environment(config, order, 0), (), count)
+    owner.fill(command, rank_environment(config, order, 0), ())
 
 
 def end_standby(owner: StandbyStarter | None) -> None:

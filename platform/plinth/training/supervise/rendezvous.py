@@ -1,7 +1,8 @@
 """Record by which the nodes of a job find node 0, before any connection exists.
 
-Node 0 publishes one record per job. The other nodes read it until they are connected, and never again: a node serves
-one job of the run. A record of an earlier job is harmless, because no process at its address knows its secret.
+Node 0 publishes one record per job, and a spare that leads in its place another one. The other nodes read it until they
+are connected, and again after the loss of node 0. A record of an earlier job is harmless, because no process at its
+address knows its secret.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Rendezvous(Protocol):
     """Place of a run's record. Only this user, and those who may act for the run, can read it."""
 
     def publish(self, record: RendezvousRecord) -> None:
-        """Replace the record, so that readers find either the old record or the new one. Node 0 calls this once per
-        job, while it alone may act for the run.
+        """Replace the record, so that readers find either the old record or the new one. A supervisor calls this once,
+        while it alone may act for the run.
 
         Raises:
             LaunchError: another node 0 may act for the run now. The caller ends without starting a rank.

@@ -55,14 +55,14 @@ class JobResult(Frozen):
 TIMEOUT_S = 30.0
 
 
-def hold(path: Path) -> int:
+def hold(path: Path, wait_s: float = TIMEOUT_S) -> int:
     """Take the run's lock and return its inheritable descriptor. The lock is released when all processes that have the
     descriptor have ended.
 
     Raises:
         LaunchError: another supervisor, or one of its ranks, is alive.
     """
-    fd = atomic.try_take(path, wait_s=TIMEOUT_S)
+    fd = atomic.try_take(path, wait_s=wait_s)
     if fd is None:
         raise LaunchError(
             f"another supervisor is active on the run in {path.parent}",
@@ -306,13 +306,14 @@ class LostWork:
         self._failed, self._restarting = now, True
         return self._add(Loss(committed, len(done), seconds))
 
-    def lose_vanished(self) -> Loss | None:
-        """Count the lost work of a job whose supervisor was killed. Return None if the last job ended normally."""
+    def lose_vanished(self, step: int | None = None) -> Loss | None:
+        """Count the lost work of a job whose supervisor was killed, since the last commit or since a later `step` whose
+        state is in memory. Return None if the last job ended normally."""
         history = timeline(self.run.events)
         kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
         if not kinds or kinds[-1] in JOB_ENDS:
             return None
-        committed = _committed(self.run)
+        committed = _committed(self.run) if step is None else step
         done = [event for step, event in history.steps.items() if step > committed]
         if not done:
             return None

@@ -19,7 +19,6 @@ import os
 import signal
 import sys
 import time
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -43,13 +42,14 @@ from plinth.training.parameters.trainer import require_submitted
 from plinth.training.recovery.coordinator import RecoveryCoordinator
 from plinth.training.recovery.orders import RecoveryLink
 from plinth.training.shared_run.head import patiently
-from plinth.training.shared_run.shipping import Shipper, claim, fetch_config, is_shared
+from plinth.training.shared_run.shipping import Shipper, fetch_config, is_shared
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.follower import follow
 from plinth.training.supervise.host_checks import exclude, judged, replaces
-from plinth.training.supervise.leader import Leader, checked_hosts
+from plinth.training.supervise.leader import Leader, NodeMove, checked_hosts
+from plinth.training.supervise.leadership import Leadership, Succession, acquire, own_lock
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, ranks_of, start_rank
 from plinth.training.supervise.rank_watch import (
     EXIT_PARTNER_LOST,
@@ -93,10 +93,11 @@ class Supervisor:
     granted: int = 0  # number of the grant with which the job was submitted
     resume: int = 0  # step of the checkpoint that an external trainer loads; of an audit: its start, 0 for the default
     shipper: Shipper | None = None  # of a run in a shared workspace
+    succession: Succession | None = None  # if this node leads instead of a lost node 0
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
-        self.leader = Leader(self.config, self.place)
+        self.leader = Leader(self.config, self.place, self.succession)
         self.coordinator: RecoveryCoordinator | None = None
         self.rank_processes: list[Process] = []
         self.link: RecoveryLink | None = None  # of the ranks that start
@@ -110,10 +111,10 @@ class Supervisor:
         """Train the run, then audit it, with restarts within limits. Return the result of the job."""
         try:
             trainer_of(self.run)  # without a key, fail now rather than at the first checkpoint
-            self._take_over()
             if self.config.recovery.enabled:
                 host = self.place.address if self.place.nodes > 1 else ""
                 self.coordinator = RecoveryCoordinator(self.config, self.leader.secret, host, self)
+            self._take_over()
             return self._excluded() or self._refused() or self._phases()
         except PlinthError as error:
             self.failure = RankFailure.of(error)
@@ -127,7 +128,7 @@ class Supervisor:
     def _excluded(self) -> JobResult | None:
         """Check the machines. Return the result of the job if a machine is unfit for training, or None if all are
         fit."""
-        if not self.config.supervision.host_checks.enabled or self.asked_to_stop:
+        if not self.config.supervision.host_checks.enabled or self.asked_to_stop or self.succession is not None:
             return None
         reports = checked_hosts(self.config, self.config_path, self.place, self.leader, self._on_check)
         bad, common = judged(reports)
@@ -287,9 +288,12 @@ class Supervisor:
         if self.leader.lacks_spares():
             return False
         for move in self.leader.reseat():
-            self.events.append("node_replaced", **move.model_dump(), durable=True)
-            self.moves += (f"node {move.node} by node {move.by} ({move.host})",)
+            self._log(move)
         return True
+
+    def _log(self, move: NodeMove) -> None:
+        self.events.append("node_replaced", **move.model_dump(), durable=True)
+        self.moves += (f"node {move.node} by node {move.by} ({move.host})",)
 
     def lacks_spares(self) -> bool:
         """Return True if the place of a lost node cannot be taken by another one."""
@@ -371,12 +375,15 @@ class Supervisor:
     def _take_over(self) -> None:
         """Clean up after a killed supervisor, report its lost work, and download a checkpoint that exists only in the
         bucket."""
+        moves = self._gather(self.succession) if self.succession is not None else []
         self._clean()
-        fetched = self._fetch()
-        lost = self.lost.lose_vanished()
+        fetched = [] if self.leader.lacks_spares() else self._fetch()
+        lost = self.lost.lose_vanished(self._in_memory())
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
         self.events.append("job_started", ranks=self.config.ranks, nodes=self.leader.count)
+        for move in moves:
+            self._log(move)
         self.allowance = AllowanceWatch.of(self.config, self.granted)
         self._watch_allowance()
         if fetched and self.shipper is not None:
@@ -385,6 +392,20 @@ class Supervisor:
             restored = restore(self.config, self.leader)
             if restored is not None:
                 self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
+
+    def _in_memory(self) -> int | None:
+        """Return the step of the copies of a lost node 0's job with which this one continues, or None if there are
+        none."""
+        return self.coordinator.newest() if self.coordinator is not None and self.succession is not None else None
+
+    def _gather(self, succession: Succession) -> list[NodeMove]:
+        """Wait for the nodes that followed a lost node 0, and give the seats of those that are lost too to spares.
+        Return the changes, that of node 0 first."""
+        self.loss = describe_exit(0, NODE_LOST)
+        self.leader.hosts()
+        ranks = rank_watch.spans(ranks_of(self.config, 0))
+        own = NodeMove(node=succession.seats[0], by=self.place.node, host=this_host().host, ranks=ranks)
+        return [own, *self.leader.reseat()]
 
     def _fetch(self) -> list[int]:
         """Fetch the checkpoints of a shared run that this machine lacks, together with the other machines. Return their
@@ -495,25 +516,6 @@ class Supervisor:
         )
 
 
-def _hold(run: RunDirectory, place: NodePlace) -> int:
-    """Take the lock of the run's folder on this node.
-
-    Raises:
-        LaunchError: another supervisor is active there.
-    """
-    try:
-        return hold(run.lock)
-    except LaunchError as error:
-        if place.node == 0:
-            raise
-        raise LaunchError(
-            f"node {place.node} has no folder of its own for the run",
-            found=f"another node or job has locked {run.root}",
-            expected="a folder on each node's own disk, because the workspace is in a bucket",
-            remedy="set PLINTH_CACHE on the nodes to a folder that is not on a shared file system",
-        ) from error
-
-
 def _trainer_lock(config: RunConfig, place: NodePlace) -> tuple[int, ...]:
     """Take the lock that an external trainer's ranks on this node inherit. Plinth's own ranks end with their supervisor
     and need none.
@@ -543,14 +545,45 @@ def main() -> int:
     require_submitted(config.trainer, arguments)
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
-    if place.node > 0 and not is_shared(config.directory):
-        return follow(config, path, place, _trainer_lock(config, place))
-    lock = _hold(config.directory, place)
-    if place.node > 0:
-        return follow(config, path, place)
-    claimed = claim(config, uuid.uuid4().hex)
-    shipper = Shipper(*claimed) if claimed is not None else None
-    supervisor = Supervisor(config, path, lock, place=place, granted=granted, shipper=shipper)
+    own = own_lock(config, place)
+    right = _leadership(config, path, place, own)
+    if isinstance(right, int):
+        return right
+    return _lead(config, path, place, right, granted)
+
+
+def _leadership(config: RunConfig, path: Path, place: NodePlace, own: int | None) -> int | Leadership:
+    """Return the right to act for the run, at once or after the loss of node 0, or the exit status of a node that has
+    followed others.
+
+    Raises:
+        LaunchError: another supervisor is active, and does not accept this node.
+    """
+    refused: LaunchError | None = None
+    if place.node == 0:
+        try:
+            return acquire(config, own)
+        except LaunchError as error:
+            if not config.launch.spares:
+                raise
+            refused = error  # another node may lead instead of an earlier process of this node
+    return follow(config, path, place, _trainer_lock(config, place) if own is None else (), own, refused)
+
+
+def _lead(config: RunConfig, path: Path, place: NodePlace, right: Leadership, granted: int) -> int:
+    """Supervise the run as node 0, and return the exit status."""
+    if right.succession is not None:
+        place = place.model_copy(update={"address": right.succession.address})
+    supervisor = Supervisor(
+        config,
+        path,
+        right.lock,
+        right.asked_to_stop,
+        place=place,
+        granted=granted,
+        shipper=right.shipper,
+        succession=right.succession,
+    )
     config.directory.reopen()  # for a job restarted by the scheduler
     relaying = sinks.start(config, path)
     result = supervisor.supervise()

@@ -304,3 +304,13 @@ def test_recoveries_without_a_new_step_are_limited(job: Callable[..., Job]) -> N
             rank.say("running", epoch)
         one.running()
     assert len(one.replaced) == 3  # supervision.max_restarts
+
+
+def test_a_step_that_is_not_on_the_timeline_is_taken_again(job: Callable[..., Job]) -> None:
+    """A lost node 0 may not have shipped the last events. Later copies follow those of earlier orders."""
+    made = job()
+    made.put(*[CopyName(rank=rank, step=step, history=4) for rank in (0, 1) for step in (6, 8)])
+    first = made.coordinator.begin().first
+    assert (made.steps, first.step, first.restored, first.history) == (7, 6, 4, 5)
+    made.steps = 8
+    assert (made.coordinator.newest(), made.coordinator.begin().first.step) == (8, 8)

@@ -4,6 +4,7 @@ of the others continue, and the end is that of an undisturbed run, to the bit.""
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,6 +42,36 @@ INSTANTS: dict[str, tuple[int, list[list[Any]]]] = {
     "the neighbor's copies": (1, [["batch", 9, 0, "keeper"], ["batch", 9, 1, "node"]]),
 }
 
+#: Losses of node 0, whose ranks are the first ones.
+INSTANTS |= {
+    "node 0 before a step": (1, [["batch", 9, 0, "node"]]),
+    "node 0 with the gradient": (1, [[ENGINE + "_complete", 9, 0, "node"]]),
+    "node 0 before a step is read": (1, [[LOOP + "_record", 9, 0, "node"]]),
+    "node 0 in a copy": (1, [[COPIER + "_send", 4, 0, "node"]]),
+    "node 0 while a save is staged": (1, [[SAVER + "_stage", 1, 0, "node"]]),
+    "node 0 after a save is staged": (1, [[SAVER + "save!", 1, 0, "node"]]),
+    "node 0 while another node's ranks are replaced": (2, [["batch", 9, 1, "node"], [CONNECT, 2, 0, "node"]]),
+    "node 0 in the audit": (1, [["plinth.training.trainer:Trainer.load", 1, 0, "node"]]),
+    "node 0, then the spare that leads": (2, [["batch", 9, 0, "node"], ["batch", 10, 0, "node"]]),
+    "node 0 and its neighbor's copies": (1, [["batch", 8, 1, "keeper"], ["batch", 9, 0, "node"]]),
+}
+
+#: Losses of a spare that takes the lead, by the function before or after which its supervisor is killed.
+SUCCESSIONS = {
+    "before it has the lock": "plinth.training.supervise.follower:acquire",
+    "with the lock": "plinth.training.supervise.follower:acquire!",
+    "before its address is known": "plinth.training.supervise.supervisor:Leader",
+    "when its address is known": "plinth.training.supervise.supervisor:Leader!",
+    "before the copies are known": "plinth.training.recovery.coordinator:RecoveryCoordinator.newest",
+    "when the loss is logged": "plinth.training.supervise.supervisor:Supervisor._take_over!",
+    "before the attempt is signed": "plinth.training.attempts:state",
+    "when the attempt is signed": "plinth.training.attempts:state!",
+    "before the other nodes start": "plinth.training.supervise.leader:Leader.start",
+    "when the other nodes start": "plinth.training.supervise.leader:Leader.start!",
+    "before the state is signed": "plinth.training.recovery.coordinator:RecoveryCoordinator._attest",
+    "when the state is signed": "plinth.training.recovery.coordinator:RecoveryCoordinator._attest!",
+}
+
 Play = Callable[..., RunConfig]
 
 
@@ -69,10 +100,11 @@ def play(make: Callable[..., RunConfig], job_environment: Callable[..., dict[str
 
 
 def run_job(config: RunConfig, environment: dict[str, str]) -> int:
-    """Run a supervisor per machine, each in a process group of its own; return the status of node 0."""
+    """Run a supervisor per machine, each in a process group of its own; return the status of all that were not
+    killed."""
     path = configuration.write(config)
     place = {"PLINTH_NODES": f"{config.launch.machines}", "PLINTH_ADDRESS": "127.0.0.1", "PLINTH_SILENT_S": "900"}
-    command = [sys.executable, "-m", "plinth.training.supervise.supervisor", str(path)]
+    command = [sys.executable, "-m", "struck_nodes", str(path)]
     with config.directory.log.open("ab") as log:
         nodes = [
             subprocess.Popen(
@@ -84,8 +116,9 @@ def run_job(config: RunConfig, environment: dict[str, str]) -> int:
             )
             for node in range(config.launch.machines)
         ]
-        statuses = [node.wait() for node in nodes]
-    return statuses[0]
+        statuses = {node.wait() for node in nodes}
+    (status,) = statuses - {-signal.SIGKILL}
+    return status
 
 
 def test_a_spare_takes_the_place_of_a_lost_node_and_the_other_ranks_stay(play: Play, uninterrupted: RunConfig) -> None:
@@ -107,9 +140,20 @@ def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None
     config = play(faults, spares)
     same_end(config, uninterrupted)
     story = timeline(config.directory.events)
-    assert len(story.of("job_started")) == 1
+    assert len(story.of("job_started")) == 1 + sum(fault[2:] == [0, "node"] for fault in faults)
     assert all(event["lost_steps"] <= 4 for event in story.of("restart")) or "copies" in instant
+    assert story.redone <= 4 * len(faults) or "copies" in instant
     assert len(story.of("node_replaced")) == sum(fault[3] == "node" for fault in faults)
+
+
+@pytest.mark.parametrize("boundary", SUCCESSIONS)
+def test_another_spare_leads_if_the_first_one_is_lost(play: Play, uninterrupted: RunConfig, boundary: str) -> None:
+    config = play([["batch", 9, 0, "node"], [SUCCESSIONS[boundary], 1, "spare", "node"]], 2)
+    same_end(config, uninterrupted)
+    story = timeline(config.directory.events)
+    assert {event["node"] for event in story.of("node_replaced")} <= {0, 2, 3}
+    assert {event["by"] for event in story.of("node_replaced")} <= {2, 3}
+    assert story.redone <= 4
 
 
 def test_without_a_spare_the_job_ends_for_another_one(play: Play, uninterrupted: RunConfig) -> None:

@@ -69,6 +69,8 @@ def test_a_live_claim_is_refused_and_a_released_one_is_free(machine: On, monkeyp
     assert len(waits) == 1
     holder.change(lambda head: head.model_copy(update={"ended": True}))
     assert not is_active(holder.read())
+    with pytest.raises(LaunchError, match="another supervisor has claimed run"):
+        other.claim(-1.0, ended=False)  # a job that has ended is not succeeded
     assert other.claim().session == B
 
 

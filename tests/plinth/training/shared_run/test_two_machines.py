@@ -19,6 +19,7 @@ from plinth.storage.workspace import CACHE_VARIABLE, Workspace, folder_of
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.parameters.run import Recovery
 from plinth.training.shared_run import shipping
 from plinth.training.telemetry.timeline import timeline
 from tests.s3_server import Bucket
@@ -112,6 +113,33 @@ def start_both(
 ) -> list[subprocess.Popen[bytes]]:
     own = {"PLINTH_NODES": "2", "PLINTH_ADDRESS": "127.0.0.1", "PLINTH_LEASE_S": "3", "PLINTH_SHIP_S": "0.5", **extra}
     return [one.start(environment, **own, PLINTH_NODE=str(node)) for node, one in enumerate(machines)]
+
+
+def test_a_spare_continues_the_job_of_a_lost_node_0(
+    bucket: Bucket, make: Make, tmp_path: Path, uninterrupted: RunConfig, job_environment: Callable[..., dict[str, str]]
+) -> None:
+    """The spare takes the expired claim; the state comes from copies in the memory of the other node, or the bucket."""
+    asked: dict[str, Any] = {
+        "launch": Launch(kind="slurm", ranks=2, nodes=2, spares=1),
+        "supervision": Supervision(backoff_s=0.1, hang_s=300.0, host_checks=HostChecks(enabled=False)),
+        "recovery": Recovery(copies_every=2, silent_s=900.0),
+    }
+    machines = [Machine(tmp_path / name, bucket.uri("spare"), make, **asked) for name in "abc"]
+    machines[0].submit()
+    own = {"PLINTH_NODES": "3", "PLINTH_ADDRESS": "127.0.0.1", "PLINTH_LEASE_S": "3", "PLINTH_SHIP_S": "0.5"}
+    first, *jobs = [one.start(job_environment, **own, PLINTH_NODE=str(node)) for node, one in enumerate(machines)]
+    while len(timeline(machines[0].run.events).steps) < 7:
+        assert first.poll() is None, machines[0].run.log.read_text()
+        time.sleep(0.1)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert [job.wait(timeout=1800) for job in jobs] == [0, 0], [one.run.log.read_text() for one in machines]
+    last = machines[2]
+    story = timeline(last.run.events)
+    assert losses(last.config) == losses(uninterrupted)
+    assert state(last.config) == state(uninterrupted)
+    assert story.diverged == []
+    assert [(event["node"], event["by"]) for event in story.of("node_replaced")] == [(0, 2)]
 
 
 def ended(jobs: list[subprocess.Popen[bytes]], machines: tuple[Machine, Machine]) -> list[int]:

@@ -109,6 +109,12 @@ def shut(connection: Connection) -> None:
         opened.shutdown(socket.SHUT_RDWR)
 
 
+def left(made: Follower) -> int | None:
+    """Follow until node 0 is lost, and return the exit status."""
+    assert made.follow() is None
+    return made.exit_status()
+
+
 def waited(ranks: list[RemoteProcess]) -> list[int]:
     return [rank.wait() for rank in ranks]
 
@@ -258,11 +264,11 @@ def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
     assert FileRendezvous(pair.directory).read() == gone
     for _ in range(2):
         made = follower(pair, "raise SystemExit(1)", silent_s=0.5)
-        assert made.follow() == EXIT_PREEMPTED
+        assert left(made) == EXIT_PREEMPTED
         assert made._report.codes == {}
         pair.directory.rendezvous.write_text("{")
     pair.directory.result.write_text('{"status": "finished"}')
-    assert follower(pair, silent_s=0.5).follow() == 0
+    assert left(follower(pair, silent_s=0.5)) == 0
     other.close()
 
 
@@ -287,7 +293,7 @@ def test_a_node_that_was_connected_leaves_before_node_0_counts_it_as_lost(pair: 
 
     thread = beside(lead)
     made = follower(pair, WAITS, closed_s=0.5)
-    assert made.follow() == EXIT_PREEMPTED
+    assert left(made) == EXIT_PREEMPTED
     ended = time.monotonic()
     thread.join()
     assert made._processes == {}
@@ -367,7 +373,7 @@ def test_a_spare_that_is_asked_to_stop_leaves(pair: RunConfig) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = beside(preempt)
-    assert made.follow() == EXIT_PREEMPTED
+    assert left(made) == EXIT_PREEMPTED
     thread.join()
     assert first.asked_to_stop() == 0
     until(lambda: first._spares() == [])
