@@ -37,7 +37,7 @@ _JOB = "plinth.training.supervise.supervisor:"
 
 #: Boundaries of the cut-over at which the job of the equal code is killed.
 BOUNDARIES: Final[dict[str, RehearsalFault]] = {
-    name: RehearsalFault(kind="kill", target="node", **fields)
+    name: RehearsalFault.model_validate({"kind": "kill", "target": "node", **fields})
     for name, fields in {
         "before the replay": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._until_done"},
         "in the replay": {"step": 5},

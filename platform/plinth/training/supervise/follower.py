@@ -73,7 +73,8 @@ class Follower:
         self._seats: tuple[int, ...] = before._seats if before else ()  # the node of each seat, as of the last order
         self._keeper: KeeperProcess | None = before._keeper if before else None
         self._standby = keep_standby(config.launch) if config.recovery.enabled else None
-        self.asked_to_stop, self._asked_at = (before.asked_to_stop, before._asked_at) if before else (0, 0.0)
+        self.asked_to_stop: int = before.asked_to_stop if before else 0
+        self._asked_at: float = before._asked_at if before else 0.0
         self.limit_s = place.start_s(config) if before is None else SUCCESSION_S  # to the first message of node 0
         self._report = NodeReport(host=this_host(), keeper=self._keeper.address if self._keeper else "")
         self._link, self._since = PeerLink(place.node, lambda: self._report.model_dump(), self._take), time.monotonic()
