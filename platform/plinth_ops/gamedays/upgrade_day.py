@@ -35,22 +35,24 @@ EQUAL, WORSE, OTHER_SCHEDULE = (f"{__name__}:{name}" for name in ("equal", "wors
 
 _JOB = "plinth.training.supervise.supervisor:"
 
+_PLACES: dict[str, dict[str, Any]] = {
+    "before the replay": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._until_done"},
+    "in the replay": {"step": 5},
+    "after the replay": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}compared"},
+    "before the verdict is logged": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}compared!"},
+    "before the attempt is signed": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._phases"},
+    "before the request is removed": {
+        "step": 0,
+        "rank": SUPERVISOR,
+        "place": "plinth.training.attempts:state!",
+        "value": 1,
+    },
+    "before the ranks start": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._state!", "value": 1},
+    "in the last step": {"step": STEPS},
+}
+
 #: Boundaries of the cut-over at which the job of the equal code is killed.
-BOUNDARIES: Final[dict[str, RehearsalFault]] = {
-    name: RehearsalFault.model_validate({"kind": "kill", "target": "node", **fields})
-    for name, fields in {
-        "before the replay": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._until_done"},
-        "in the replay": {"step": 5},
-        "after the replay": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}compared"},
-        "before the verdict is logged": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}compared!"},
-        "before the attempt is signed": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._phases"},
-        "before the request is removed": {
-            "step": 0, "rank": SUPERVISOR, "place": "plinth.training.attempts:state!", "value": 1,
-        },
-        "before the ranks start": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._state!", "value": 1},
-        "in the last step": {"step": STEPS},
-    }.items()
-}  # fmt: skip
+BOUNDARIES: Final = {name: RehearsalFault(kind="kill", target="node", **fields) for name, fields in _PLACES.items()}
 
 
 def equal() -> None:
