@@ -61,9 +61,10 @@ def upgrade(
 
     The job saves and stops. The next job runs the other code on the machines of the run: it loads the checkpoint before
     the newest, repeats the steps up to the newest, and compares losses, parameters, optimizer state, batches and random
-    numbers. If all are equal, differ no more than two repetitions do, or the loss is not higher by more than earlier
-    changes of the code have left of `--max-increase`, the job continues, and the comparison is signed with the attempt.
-    Otherwise the job ends, the exit code of this command is 6, and `plinth run` continues with the earlier code.
+    numbers. If all are equal, or the loss is not higher by more than earlier changes of the code have left of
+    `--max-increase`, the job continues, and the comparison is signed with the attempt. Fewer than eight steps must also
+    differ no more than two repetitions do. Otherwise the job ends, the exit code of this command is 6, and `plinth run`
+    continues with the earlier code.
     """
     from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade import environment

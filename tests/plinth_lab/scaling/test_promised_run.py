@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plinth.compute.context import Context
-from plinth.storage.workspace import Workspace
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training.predicted_curve import MISSED
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust import enrolment
@@ -74,7 +76,10 @@ def written(folder: Path, workspace: Path) -> tuple[Path, Path]:
 def test_from_a_ladder_to_a_promise_that_is_kept_and_one_that_is_not(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "trust"))  # no demo root, which would sign without a curve
+    seal, trust = Path(os.environ[TRUST_VARIABLE]) / "seal", tmp_path / "trust"
+    trust.mkdir()
+    shutil.copy2(seal, trust)
+    monkeypatch.setenv(TRUST_VARIABLE, str(trust))  # no demo root, which would sign without a curve
     workspace = copied(corpus, tmp_path / "workspace")
     enrolment.initialise(Workspace(workspace), "own", ["ada@example.org"])
     recipe, ladder = written(tmp_path, workspace)
