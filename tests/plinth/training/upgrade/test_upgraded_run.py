@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import site
 import subprocess
@@ -94,8 +95,9 @@ def other_code(folder: Path, file: str, before: str, after: str) -> Path:
 
 
 def upgrade(run: RunConfig, *options: str) -> str:
-    root = str(run.directory.workspace)
-    done = CliRunner().invoke(cli, ["run", "upgrade", run.run_id, "--workspace", root, *options])
+    root = run.directory.workspace
+    with contextlib.chdir(root.parent):  # the default is a relative path too
+        done = CliRunner().invoke(cli, ["run", "upgrade", run.run_id, "--workspace", root.name, *options])
     return f"{done.output}{done.exception or ''}"
 
 
