@@ -61,9 +61,10 @@ def upgrade(
 
     The job saves and stops. The next job runs the other code on the machines of the run: it loads the checkpoint before
     the newest, repeats the steps up to the newest, and compares losses, parameters, optimizer state, batches and random
-    numbers. If all are equal, differ no more than two repetitions do, or the loss is not higher by more than earlier
-    changes of the code have left of `--max-increase`, the job continues, and the comparison is signed with the attempt.
-    Otherwise the job ends, the exit code of this command is 6, and `plinth run` continues with the earlier code.
+    numbers. If all are equal, or the loss is not higher by more than earlier changes of the code have left of
+    `--max-increase`, the job continues, and the comparison is signed with the attempt. Fewer than eight steps must also
+    differ no more than two repetitions do. Otherwise the job ends, the exit code of this command is 6, and `plinth run`
+    continues with the earlier code.
     """
     from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade import environment
@@ -81,7 +82,7 @@ def upgrade(
     first, last = _stop(settings, config, start, max_increase)
     if not as_json:
         output.say(f"{config.run_id}: the new code repeats steps {first + 1:,} to {last:,}")
-    environment.submitted(python, config, "--workspace", str(settings.workspace))
+    environment.submitted(python, config, "--workspace", str(settings.workspace.absolute()))
     found = _verdict(config, seen)
     if as_json:
         output.emit_json({"run": config.run_id, "from_step": first, "to_step": last, **found.model_dump(mode="json")})
@@ -92,8 +93,13 @@ def upgrade(
 
 def _require_compared(config: RunConfig) -> None:
     """Raise an error if the code of this run cannot be compared."""
+    from plinth.training import attempts
     from plinth.training.shared_run.shipping import is_shared
 
+    if not attempts.known(config.directory):
+        raise RequestError(
+            f"run {config.run_id} has not started", expected="a run with two checkpoints", remedy="`plinth run`"
+        )
     if config.trainer is not None:
         raise RequestError(
             f"run {config.run_id} has a trainer of your own, whose code Plinth does not compare",

@@ -199,11 +199,13 @@ def require(
     require_all(config.run_id, [one.sha256 for one in found], named)
     if different := differences(found[-1].contract, config):
         more = [f"{len(different) - LISTED} more"] if len(different) > LISTED else []
+        older = any(not differences(one.contract, config) for one in found[:-1])  # such as a job that still runs
+        undo = "`plinth run` with the recipe of contract " + str(len(found)) if older else "restore the settings"
         raise LineageError(
             f"run {config.run_id} is not what its launch contract promises",
             found="; ".join((*different[:LISTED], *more)),
             expected=f"the settings of contract {found[-1].contract.number}, signed by {found[-1].contract.owner}",
-            remedy=f"restore the settings, or sign them: `plinth run contract sign {config.run_id} --amend REASON`",
+            remedy=f"{undo}, or sign these settings: `plinth run contract sign {config.run_id} --amend REASON`",
         )
     return found[-1]
 

@@ -62,7 +62,7 @@ class LineagePolicy(Frozen):
         ge=0,
         description="Require that every change of code in the run was compared (`plinth run upgrade`), and that the "
         "upper ends of the 95% intervals of their loss increases add up to at most this, in nats per token; 0 for "
-        "equal bits or measured noise.",
+        "equal bits, and a step's largest increase for measured noise.",
     )
 
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plinth.compute.context import Context
-from plinth.storage.workspace import Workspace
+from plinth.extensions import NoParams
+from plinth.operation import contracts
+from plinth.provenance.statements import chain
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.training.predicted_curve import MISSED
 from plinth.training.telemetry.timeline import timeline
 from plinth.trust import enrolment
 from plinth_jobs.targets import find_run
+from plinth_registry import trained
+from plinth_registry.gates.facts import CostFacts
+from plinth_registry.gates.forecast import forecast
 from plinth_registry.mlflow.server import stop_server
 from tests.jobs.conftest import answer, plinth
+from tests.registry.gate_evidence import proof
 from tests.shared import copied
 
 RECIPE = """
@@ -74,7 +83,10 @@ def written(folder: Path, workspace: Path) -> tuple[Path, Path]:
 def test_from_a_ladder_to_a_promise_that_is_kept_and_one_that_is_not(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "trust"))  # no demo root, which would sign without a curve
+    seal, trust = Path(os.environ[TRUST_VARIABLE]) / "seal", tmp_path / "trust"
+    trust.mkdir()
+    shutil.copy2(seal, trust)
+    monkeypatch.setenv(TRUST_VARIABLE, str(trust))  # no demo root, which would sign without a curve
     workspace = copied(corpus, tmp_path / "workspace")
     enrolment.initialise(Workspace(workspace), "own", ["ada@example.org"])
     recipe, ladder = written(tmp_path, workspace)
@@ -85,24 +97,38 @@ def test_from_a_ladder_to_a_promise_that_is_kept_and_one_that_is_not(
         assert answer(workspace, "experiment", "run", ladder)["failed"] == []
         curve = answer(workspace, "experiment", "scaling", "curve", ladder, run, "--out", tmp_path / "curve.json")
         assert (len(curve["runs"]), curve["level"]) == (9, 0.95)
-        kept = trained(workspace, recipe, run, tmp_path / "curve.json")
+        kept = kept_by(workspace, recipe, run, tmp_path / "curve.json")
         assert (kept["kept"], kept["segments"], kept["missed"]) == (True, len(curve["points"]), [])
+        assert gate(workspace, run, kept) == ("passed", False)
 
         recipe.write_text(RECIPE.replace("lr: 6.7e-3", "lr: 1.0e-5"))
         plinth(workspace, "run", "-r", recipe, "--select", "checkpoint", check=False)
         slow = find_run(Context(Workspace(workspace)), "latest").run_id
         assert slow != run
-        missed = trained(workspace, recipe, slow, tmp_path / "curve.json")
+        missed = kept_by(workspace, recipe, slow, tmp_path / "curve.json")
         assert not missed["kept"]
         told = timeline(workspace / "runs" / slow / "events.jsonl").of(MISSED)
         assert [one["tokens"] for one in missed["missed"]] == [one["tokens"] for one in told]
-        assert missed["missed"][-1]["tokens"] == curve["tokens"]  # the final loss, which the gate `forecast` reads
+        assert missed["missed"][-1]["tokens"] == curve["tokens"]
+        assert gate(workspace, slow, missed) == ("failed", True)
     finally:
         stop_server(Workspace(workspace))
 
 
-def trained(workspace: Path, recipe: Path, run: str, curve: Path) -> Any:
+def kept_by(workspace: Path, recipe: Path, run: str, curve: Path) -> Any:
     """Sign the contract of a run, train it, and return what it has kept."""
     plinth(workspace, "run", "contract", "sign", run, "--curve", curve, "--rank-hours", "5", "--yes")
     plinth(workspace, "run", "-r", recipe, "--select", "checkpoint")
     return json.loads(plinth(workspace, "run", "contract", "show", run, "--json", check=False).stdout)
+
+
+def gate(workspace: Path, run: str, shown: Any) -> tuple[str, bool]:
+    """Judge the newest checkpoint by the gate `forecast`: its state, and whether the final loss is too high."""
+    ctx = Context(Workspace(workspace))
+    signed = contracts.current(ctx, find_run(ctx, run))
+    assert signed is not None
+    known = trained.contract_facts(ctx, chain(ctx.refs, ctx.refs.current("checkpoint")), signed.contract)
+    assert len(known.missed) == len(shown["missed"])  # the run's manifest tells the same as its timeline
+    cost = CostFacts(amounts={"device_s": 3600 * shown["rank_hours"]})
+    found = forecast(NoParams(), proof(contract=known, cost=cost))
+    return found.state, ", above " in found.reason

@@ -1,7 +1,8 @@
 """Verdict about new code, from a replay of the run's last committed steps by that code.
 
     bit-equal         every number and every committed state is equal
-    measured          numbers differ by no more than two replays of the new code differ (proof.FACTOR)
+    measured          numbers differ by no more than two replays of the new code differ (proof.FACTOR), and no step has
+                      a loss that is higher by more than `max_increase`: code that is noisy enough repeats anything
     no worse          the 95% interval of the mean difference of the loss ends below `max_increase`
     undecided, worse  it does not, and includes 0 or is above 0; with fewer than 8 steps it is never decided
     other decisions   batches, learning rates, skipped steps, interventions or random numbers differ
@@ -76,7 +77,8 @@ def judged(evidence: Mapping[str, Any], max_increase: float) -> tuple[UpgradeVer
 
     Args:
         evidence: replay of committed steps by the new code (`forensics.audit.compare`).
-        max_increase: largest accepted upper end of the interval, in nats per token.
+        max_increase: largest accepted increase of the loss, in nats per token: of each step if it is `measured`, else
+            the upper end of the interval.
 
     Raises:
         KeyError, TypeError, IndexError, ValueError: the evidence lists no replay.
@@ -90,10 +92,10 @@ def judged(evidence: Mapping[str, Any], max_increase: float) -> tuple[UpgradeVer
     losses = [(row["loss"]["replayed"], row["loss"]["original"]) for row in evidence["steps"]]
     if not all(math.isfinite(new) and math.isfinite(old) for new, old in losses):
         return "worse", None
-    width = math.ceil(len(losses) / BLOCKS)
-    found = statistics.mean([new - old for new, old in losses], [at // width for at in range(len(losses))])
-    if "measured" in proof.classes:
-        return "measured", found
+    width, higher = math.ceil(len(losses) / BLOCKS), [new - old for new, old in losses]
+    found = statistics.mean(higher, [at // width for at in range(len(losses))])
+    if "measured" in proof.classes and max(higher) <= max_increase:
+        return "measured", found.model_copy(update={"low": min(higher), "high": max(higher)})
     if not found.low < found.high:
         return "undecided", None
     if len(losses) < FEWEST:

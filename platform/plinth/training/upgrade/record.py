@@ -34,7 +34,9 @@ class CodeComparison(Frozen):
     steps: int = Field(ge=0, description="Number of steps that were compared.")
     verdict: UpgradeVerdict
     difference: float | None = Field(None, description="Mean loss of the new code minus that of the earlier, in nats.")
-    low: float | None = Field(None, description="Lower end of the 95% interval of `difference`.")
+    low: float | None = Field(
+        None, description="Lower end of the 95% interval of `difference`, or of a step's difference if `measured`."
+    )
     high: float | None = Field(None, description="Upper end of that interval.")
     parameters: float = Field(0.0, description="Largest absolute difference of a parameter at `to_step`.")
     max_increase: float = Field(ge=0, description="Largest accepted upper end, in nats per token: of what the run may "
@@ -50,7 +52,7 @@ class CodeComparison(Frozen):
     def increase(self) -> float:
         """Increase of the loss that counts toward the limit of a run, in nats per token. A code that is better counts
         as 0, so that it buys nothing for the next one."""
-        return max(0.0, self.high or 0.0) if self.verdict == "no worse" else 0.0
+        return max(0.0, self.high or 0.0) if self.accepted else 0.0
 
     @property
     def in_words(self) -> str:

@@ -99,12 +99,25 @@ def test_other_random_numbers_are_refused() -> None:
 
 
 def test_differences_within_the_noise_of_two_replays_are_measured() -> None:
-    noisy = replay(drawn(0.0, 1e-5))
-    for row in noisy["steps"]:
+    verdict, found = judged(noisy([1e-5, 0.0, -2e-5], 1e-5), MAX_INCREASE)
+    assert (verdict, found and (found.low, found.high)) == ("measured", pytest.approx((-2e-5, 1e-5)))
+
+
+def test_noisy_code_is_limited_like_any_other() -> None:
+    """Two replays of it differ as much as it differs from the run's code, which would excuse any increase."""
+    assert judged(noisy(drawn(0.5, 0.05), 0.2), MAX_INCREASE)[0] == "worse"
+    assert judged(noisy([0.5, 0.4], 0.2), MAX_INCREASE)[0] == "undecided"
+    assert comparison(verdict="measured").increase == 5e-4  # the limit of a run is for all accepted changes
+
+
+def noisy(differences: list[float], noise: float) -> dict[str, Any]:
+    """A replay whose numbers differ by `noise` from those of a second one."""
+    found = replay(differences)
+    for row in found["steps"]:
         for name in ("loss", "grad_norm", "loss_ema"):
-            row[name]["repeated"] = row[name]["replayed"] + 1e-5
-    noisy["tolerance"] = {"state": {"original": 1e-6, "repeated": 1e-6}, "hardware": ["cpu"], "method": "two replays"}
-    assert judged(noisy, 0.0)[0] == "measured"
+            row[name]["repeated"] = row[name]["replayed"] + noise
+    found["tolerance"] = {"state": {"original": 1e-6, "repeated": 1e-6}, "hardware": ["cpu"], "method": "two replays"}
+    return found
 
 
 def test_a_comparison_in_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import site
 import subprocess
@@ -31,7 +32,7 @@ from plinth.training.telemetry.timeline import timeline
 from plinth.training.upgrade import environment
 from plinth.training.upgrade.record import UpgradeRequest, ask
 from plinth_jobs.cli import cli
-from plinth_jobs.cli.upgrade import _require_span
+from plinth_jobs.cli.upgrade import _require_compared, _require_span
 from plinth_registry import trained
 
 HERE = Path(__file__).parents[1]
@@ -94,8 +95,9 @@ def other_code(folder: Path, file: str, before: str, after: str) -> Path:
 
 
 def upgrade(run: RunConfig, *options: str) -> str:
-    root = str(run.directory.workspace)
-    done = CliRunner().invoke(cli, ["run", "upgrade", run.run_id, "--workspace", root, *options])
+    root = run.directory.workspace
+    with contextlib.chdir(root.parent):  # the default is a relative path too
+        done = CliRunner().invoke(cli, ["run", "upgrade", run.run_id, "--workspace", root.name, *options])
     return f"{done.output}{done.exception or ''}"
 
 
@@ -152,6 +154,8 @@ def test_code_that_computes_otherwise_is_refused_and_the_old_code_goes_on(
 
 def test_steps_to_repeat_must_exist_before_the_job_is_stopped(make: Callable[..., RunConfig]) -> None:
     run = make()
+    with pytest.raises(RequestError, match="has not started"):
+        _require_compared(run)
     run.directory.checkpoints.mkdir(parents=True)
     (run.directory.checkpoints / "step-00000004.json").touch()
     with pytest.raises(MissingError, match="nothing to replay"):
