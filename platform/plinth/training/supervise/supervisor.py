@@ -87,7 +87,6 @@ class Supervisor:
     place: NodePlace = field(default_factory=NodePlace)
     loss: str = ""  # the last loss, in words
     moves: tuple[str, ...] = ()  # lost nodes since the last attestation of a state
-    node_lost: bool = False  # a node was replaced in this attempt
     first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that failed first
     compares: bool = False  # while the code of this job replays steps of the run's code
     upgrade: CodeComparison | None = None  # to sign with the next attempt
@@ -231,7 +230,7 @@ class Supervisor:
             patiently(self.shipper.flush)  # other machines read the timeline
         self.lost.begin()
         rank_watch.prepare(self.run)
-        self.first_failed, self.node_lost = [], False
+        self.first_failed = []
         self._state(audit)
         port, self.link = processes.free_port(), self._link(audit)
         ranks = self.rank_processes = [self._start(rank, port, audit) for rank in ranks_of(self.config, 0)]
@@ -245,7 +244,7 @@ class Supervisor:
             self._on_hang,
         )
         codes = [process.wait() for process in ranks]
-        if self.node_lost or NODE_LOST in codes:
+        if NODE_LOST in codes:
             writer.give_up(self.run)
         self._clean()
         if reason:
@@ -296,8 +295,8 @@ class Supervisor:
 
     def _log(self, move: NodeMove) -> None:
         self.events.append("node_replaced", **move.model_dump(), durable=True)
-        self.node_lost = True
         self.moves += (f"node {move.node} by node {move.by} ({move.host})",)
+        writer.give_up(self.run)  # the lost node's part of a save will not arrive
 
     def lacks_spares(self) -> bool:
         """Return True if the place of a lost node cannot be taken by another one."""
