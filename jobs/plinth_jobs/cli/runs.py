@@ -86,11 +86,12 @@ def submit(settings: Settings, run: str, as_json: bool) -> None:
 def manifest(settings: Settings, run: str) -> None:
     """Print the scheduler's input for RUN: a Slurm batch script, or Kubernetes manifests."""
     from plinth.launch.base import given
-    from plinth.training.job import command
+    from plinth.training.job import command, known_grant
 
     config = settings.run_config(run)
     directory, grace_s = config.directory, config.supervision.grace_s
-    output.line(given(config.launch, grace_s, command(config), directory.root, directory.log), end="")
+    words = command(config, known_grant(config))
+    output.line(given(config.launch, grace_s, words, directory.root, directory.log), end="")
 
 
 def require_code_of_recipe(settings: Settings, config: RunConfig) -> None:

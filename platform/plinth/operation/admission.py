@@ -50,11 +50,12 @@ def submit(ctx: Context, config: RunConfig) -> Handle:
 
     if job.pending(config):  # the live job would be stopped first
         contracts.require_amended(ctx, config)
-    return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config, contracts.require(ctx, config)))
+    return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config, contracts.require(ctx, config))[1])
 
 
-def reserve(ctx: Context, config: RunConfig, promised: LaunchContract | None = None) -> Reservation:
-    """Record a submission in the ledger, and write the job's allowance into the run's directory.
+def reserve(ctx: Context, config: RunConfig, promised: LaunchContract | None = None) -> tuple[Reservation, int]:
+    """Record a submission in the ledger, and write the job's allowance into the run's directory. Return the record, and
+    the number of the allowance for the job's command, or 0: the file may be removed before the job starts.
 
     Args:
         promised: launch contract of the run, whose budget limits the allowance.
@@ -93,8 +94,7 @@ def reserve(ctx: Context, config: RunConfig, promised: LaunchContract | None = N
     if limited and granted.reserved is not None:
         grants.append(granted.before_s + granted.reserved / granted.price * 3600)
     grant = Allowance(rank_s=min(grants), price_per_rank_hour=granted.price / MICROS) if grants else None
-    result.write_allowance(config.directory, grant)
-    return granted
+    return granted, result.write_allowance(config.directory, grant)
 
 
 def expected_cost_of_run(ctx: Context, config: RunConfig) -> Bound:

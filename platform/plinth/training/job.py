@@ -26,7 +26,7 @@ from plinth.training.run_state import launcher_of, result
 from plinth.training.shared_run.head import CONFIG
 from plinth.training.shared_run.shipping import ALLOWANCE, give, newest_log, refresh, require_free
 from plinth.training.stopping import last_step
-from plinth.training.supervise.result import JobResult, granted_option
+from plinth.training.supervise.result import JobResult, granted_option, read_allowance
 from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event, read_events
 
 POLL_S = 0.5
@@ -41,22 +41,32 @@ LOG_LINES = 25
 _CLOCK_S = 0.05
 
 
-def command(config: RunConfig) -> list[str]:
-    """Return the command that a launcher starts on each node."""
+def command(config: RunConfig, grant: int) -> list[str]:
+    """Return the command that a launcher starts on each node.
+
+    Args:
+        grant: number of the grant of rank-seconds that the job must find; 0 if it has no limit.
+    """
     uri = Workspace(config.workspace).uri
     place = f"{uri}/runs/{config.run_id}/config.json" if uri else str(config.directory.config)
-    words = [place, *trainer.option(config.trainer), *granted_option(config.directory)]
+    words = [place, *trainer.option(config.trainer), *granted_option(grant)]
     return processes.python("plinth.training.supervise.supervisor", *words)
 
 
-def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object] = lambda: None) -> Handle:
+def known_grant(config: RunConfig) -> int:
+    """Return the number of the grant in a run's folder, or 0 if there is none."""
+    found = read_allowance(config.directory)
+    return 0 if found is None else found.number
+
+
+def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], int] | None = None) -> Handle:
     """Return the live job of this run, or its finished job if the final checkpoint verifies.
 
     Otherwise submit a new job, which resumes the run. If the recipe amends the run, a live job is stopped first.
 
     Args:
-        before: called before a new job is submitted; an exception prevents the submission. Commands pass
-            `operation.admission`, which checks the budget.
+        before: called before a new job is submitted; an exception prevents the submission. It returns the number of
+            the job's grant, or 0 without a limit. Commands pass `operation.admission`, which checks the budget.
 
     Raises:
         RecipeError: an amendment affects a step that was taken.
@@ -80,15 +90,15 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
         require_free(run)
     configuration.write(config)
     if alive:
-        return launcher.submit(command(config), run.root, run.log)
-    before()
+        return launcher.submit(command(config, known_grant(config)), run.root, run.log)
+    words = command(config, before() if before is not None else known_grant(config))
     give(run, CONFIG, ALLOWANCE, *(f"contracts/{path.name}" for path in sorted(run.contracts.glob("*.json"))))
     asked = config.launch
     chosen = choose(asked.kind, asked, config.supervision.grace_s)
     if not _is_announced(config):
         Timeline(run.events).append("submitted", launcher=asked.kind)
     handle = submit_within(
-        run.root.parent.parent, asked.kind, asked.rate, lambda: chosen.submit(command(config), run.root, run.log)
+        run.root.parent.parent, asked.kind, asked.rate, lambda: chosen.submit(words, run.root, run.log)
     )
     give(run, HANDLE)
     return handle

@@ -183,7 +183,7 @@ def test_a_command_that_was_changed_in_the_workspace_is_not_started(
 ) -> None:
     """A writer of the workspace replaces the command while the job waits for its machines."""
     config = prepared(("/bin/true",))
-    submitted_with = job.command(config)
+    submitted_with = job.command(config, 0)
     planted = config.model_copy(update={"trainer": ExternalTrainer(command=("/usr/bin/touch", str(tmp_path / "ran")))})
     configuration.write(planted)
     for words in (submitted_with, submitted_with[:-2]):  # a run with Plinth's own loop has no digest

@@ -127,8 +127,8 @@ def test_what_only_plinths_loop_can_prove_is_refused_by_name(ctx: Context, prepa
 def test_the_command_is_part_of_the_identity_and_of_the_job(prepared: Prepared) -> None:
     first, second = prepared(), prepared(("train", "--lr", "1e-3"))
     assert identity(first) != identity(second)
-    assert job.command(first)[:-1] == [*job.command(first)[:-2], "--trainer"]
-    assert job.command(first)[-1] != job.command(second)[-1]
+    assert job.command(first, 0)[:-1] == [*job.command(first, 0)[:-2], "--trainer"]
+    assert job.command(first, 0)[-1] != job.command(second, 0)[-1]
     plain = Training()
     assert "trainer" not in plain.model_dump(mode="json")
     assert run_key(plain, "m" * 64, "t" * 64) != run_key(Training.model_validate(OWN), "m" * 64, "t" * 64)

@@ -22,7 +22,7 @@ from tests.plinth.training.conftest import tiny
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """A run whose job ends at once, without output."""
-    monkeypatch.setattr(job, "command", lambda config: [sys.executable, "-c", "pass"])
+    monkeypatch.setattr(job, "command", lambda config, grant: [sys.executable, "-c", "pass"])
     found = tiny(Workspace(tmp_path / "w").ensure().root, run_id="r")
     configuration.write(found)
     return found

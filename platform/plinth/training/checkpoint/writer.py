@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ import psutil
 from plinth import processes
 from plinth.errors import CheckpointError, PlinthError
 from plinth.storage import atomic
+from plinth.storage.atomic import write_bytes
 from plinth.training.checkpoint import rank_part, shares
 from plinth.training.checkpoint.rank_part import Lead, SharedSave, Timing, WritePlan
 from plinth.training.directory import RunDirectory
@@ -67,9 +69,15 @@ class WriterClient:
             bufsize=0,
         )
         self._buffer, self._work, self._ready = b"", 0, False
+        self._wanted = wanted_path(RunDirectory(root), rank)
 
     def wait_until_ready(self) -> None:
-        """Return once the process has its lock, or has ended."""
+        """Return once the process has its lock, or has ended. An earlier writer does not wait for other machines now,
+        because there is a newer state to save."""
+        if not self._ready:
+            with contextlib.suppress(OSError, PlinthError):  # the disk is full: the earlier writer waits for a while
+                self._wanted.parent.mkdir(exist_ok=True)
+                write_bytes(self._wanted, str(self._process.pid).encode())
         while not self._ready and self.is_alive():
             self._ready = self._line(HEARTBEAT_S) is not None
 
@@ -158,6 +166,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
     lock = hold(run, rank)
+    wanted_path(run, rank).unlink(missing_ok=True)
     orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - no line is read ahead
     idle = Idle(lambda: bool(select.select([orders], [], [], 0.0)[0]))  # there is at most one order at a time
     _answer({"ready": True})
@@ -235,7 +244,7 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
                     "part was complete",
                     remedy="training continues; the next checkpoint is written synchronously",
                 )
-        until = _limited(until)
+        until = _limited(plan, until)
         time.sleep(pause_s)
 
 
@@ -256,7 +265,7 @@ def adopt(plan: WritePlan, shared: SharedSave) -> None:
         CheckpointError: the save was not committed.
     """
     save = shared.of(plan)
-    if not save.wait_for_commit(_limited):
+    if not save.wait_for_commit(partial(_limited, plan)):
         raise CheckpointError(
             f"the checkpoint of step {plan.step} was not committed by the leading rank",
             remedy="training continues; the next checkpoint is written synchronously",
@@ -264,13 +273,18 @@ def adopt(plan: WritePlan, shared: SharedSave) -> None:
     save.adopt()
 
 
-def _limited(until: float) -> float:
+def _limited(plan: WritePlan, until: float) -> float:
     """Return the time until which this process waits for other machines. It is limited once the rank was killed, or has
-    left this process after a loss: then no other machine may be at work for the save either."""
+    left this process after a loss: then no other machine may be at work for the save either. It is over once the next
+    writer of the rank is wanted."""
     pipe = select.poll()
     pipe.register(0, 0)
     left = os.getppid() != _PARENT or any(flags & select.POLLHUP for _, flags in pipe.poll(0))
-    return min(until, time.monotonic() + ORPHAN_S) if left else until
+    if not left:
+        return until
+    wanted = wanted_path(plan.directory, plan.rank)
+    superseded = wanted.exists() and wanted.read_text() != str(os.getpid())
+    return min(until, time.monotonic() + (0.0 if superseded else ORPHAN_S))
 
 
 def failed_path(plan: WritePlan, rank: int) -> Path:
@@ -281,6 +295,12 @@ def failed_path(plan: WritePlan, rank: int) -> Path:
 def lock_path(run: RunDirectory, rank: int) -> Path:
     """Return the path of the lock file that the writer of a rank locks while it runs."""
     return run.writers / f"rank-{rank:05d}.lock"
+
+
+def wanted_path(run: RunDirectory, rank: int) -> Path:
+    """Return the path of a file with the process id of a rank's next writer, once the rank wants to save. It is empty
+    if a node was lost."""
+    return run.writers / f"rank-{rank:05d}.wanted"
 
 
 def hold(run: RunDirectory, rank: int) -> int:
@@ -298,6 +318,12 @@ def alive(run: RunDirectory) -> list[int]:
     """Return the ranks with a live writer."""
     found = [int(path.stem.removeprefix("rank-")) for path in sorted(run.writers.glob("rank-*.lock"))]
     return [rank for rank in found if is_alive(run, rank)]
+
+
+def give_up(run: RunDirectory) -> None:
+    """Tell the writers of this machine's former ranks that no other machine is at work for their save."""
+    for rank in alive(run):
+        write_bytes(wanted_path(run, rank), b"")
 
 
 def wait_until_gone(run: RunDirectory, timeout_s: float) -> list[int]:

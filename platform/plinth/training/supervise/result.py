@@ -126,19 +126,19 @@ def read_allowance(run: RunDirectory, least: int = 0) -> Allowance | None:
     return found
 
 
-def write_allowance(run: RunDirectory, granted: Allowance | None) -> None:
-    """Replace the allowance of a run, or remove it."""
+def write_allowance(run: RunDirectory, granted: Allowance | None) -> int:
+    """Replace the allowance of a run, or remove it. Return its number, or 0."""
     if granted is None:
         run.allowance.unlink(missing_ok=True)
     else:
         content = {"allowance": granted.model_dump(mode="json"), "seal": _seal(run).of(*_sealed(run, granted))}
         write_bytes(run.allowance, fingerprint.canonical(content))
+    return 0 if granted is None else granted.number
 
 
-def granted_option(run: RunDirectory) -> list[str]:
-    """Return the supervisor's arguments that bind a job to the grant with which it is submitted."""
-    found = read_allowance(run)
-    return [] if found is None else [GRANTED, str(found.number)]
+def granted_option(grant: int) -> list[str]:
+    """Return the supervisor's arguments that bind a job to the grant with which it is submitted, by its number."""
+    return [GRANTED, str(grant)] if grant else []
 
 
 def submitted_grant(arguments: list[str]) -> tuple[list[str], int]:

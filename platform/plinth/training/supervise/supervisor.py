@@ -244,6 +244,8 @@ class Supervisor:
             self._on_hang,
         )
         codes = [process.wait() for process in ranks]
+        if NODE_LOST in codes:
+            writer.give_up(self.run)
         self._clean()
         if reason:
             return 1, reason
@@ -294,6 +296,7 @@ class Supervisor:
     def _log(self, move: NodeMove) -> None:
         self.events.append("node_replaced", **move.model_dump(), durable=True)
         self.moves += (f"node {move.node} by node {move.by} ({move.host})",)
+        writer.give_up(self.run)  # the lost node's part of a save will not arrive
 
     def lacks_spares(self) -> bool:
         """Return True if the place of a lost node cannot be taken by another one."""

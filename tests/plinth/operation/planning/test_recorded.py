@@ -191,7 +191,7 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
     path.write_text("device: h100\nprice_per_rank_hour: 36\nstart_s: 0\n")
     config = lived(workspace, "new", [])
     config.directory.events.unlink()
-    assert admission.reserve(ctx, config).reason == "the planner, at 40% of the device's peak"
+    assert admission.reserve(ctx, config)[0].reason == "the planner, at 40% of the device's peak"
     found = forecast.read(config)
     assert found is not None
     assert (found.device, found.efficiency) == ("h100", STATED)
@@ -201,7 +201,7 @@ def test_a_submission_foretells_and_is_bounded_as_runs_were(workspace: Workspace
     before.directory.measured.write_text(like.model_dump_json())
     later = config.model_copy(update={"run_id": "later"})
     configuration.write(later)
-    granted = admission.reserve(ctx, later)
+    granted, _ = admission.reserve(ctx, later)
     least = "lowest of 1 run of this model on h100, recorded"
     assert granted.reason == f"the planner, at 1% of the device's peak, {least}"
     steps = later.total_steps + later.checkpoints.audit_steps

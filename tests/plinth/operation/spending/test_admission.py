@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.errors import BudgetError, RequestError
+from plinth.errors import BudgetError, RequestError, TrainingError
 from plinth.launch.base import Handle
 from plinth.launch.devices import DEVICES
+from plinth.launch.local import LocalLauncher
 from plinth.launch.parameters import Launch
 from plinth.operation import admission, settlement, spending
 from plinth.operation.admission import bound, step_s, work
@@ -20,10 +21,13 @@ from plinth.operation.spending import Spending
 from plinth.operation.spending_ledger import MICROS, Ledger, Limit, Reservation
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
+from plinth.training import job
 from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
 from plinth.training.parameters.guard import Stopping
 from plinth.training.parameters.run import Checkpoints
 from plinth.training.supervise import result
+from plinth.training.supervise.result import Allowance, AllowanceWatch
 from tests.plinth.training.conftest import tiny
 
 #: 12 steps of 8 rows of 32 tokens.
@@ -80,16 +84,47 @@ def test_a_run_that_could_exceed_its_limit_is_not_submitted(ctx: Context) -> Non
     assert not config.directory.handle.exists()
     assert not config.directory.events.exists()
     limited(ledger, 0.85, scope="team", name="web", period="month")
-    granted = admission.reserve(ctx, config)
+    granted, number = admission.reserve(ctx, config)
     assert (granted.team, granted.reserved, granted.price) == ("web", 850_000, 36_000_000)
     found = result.read_allowance(config.directory)
     assert found is not None
-    assert (found.rank_s, found.price_per_rank_hour) == (85.0, 36.0)
+    assert (found.rank_s, found.price_per_rank_hour, found.number) == (85.0, 36.0, number)
+
+
+def test_a_grant_that_disappears_before_the_job_is_submitted_lifts_no_limit(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removed, or replaced by an earlier one, between the reservation and the launcher."""
+    config = made(ctx, stopping=Stopping(seconds=10.0))
+    limited(stated(ctx, "price_per_rank_hour: 36\nstart_s: 0\n"), 90.0)
+    result.write_allowance(config.directory, Allowance(rank_s=1e9, price_per_rank_hour=1))
+    early = config.directory.allowance.read_bytes()
+    started: list[list[str]] = []
+
+    def submit(launcher: object, command: list[str], *place: Path) -> Handle:
+        started.append(command)
+        return Handle(launcher="local", id="1", started="", host="elsewhere.example")
+
+    monkeypatch.setattr(LocalLauncher, "submit", submit)
+    for planted in (None, early):
+        monkeypatch.setattr(job, "give", lambda run, *names, planted=planted: plant(run, planted))
+        admission.submit(ctx, config)
+        _, least = result.submitted_grant(started[-1])
+        with pytest.raises(TrainingError, match="is not the allowance of this run"):
+            AllowanceWatch.of(config, least)
+        config.directory.handle.unlink(missing_ok=True)
+
+
+def plant(run: RunDirectory, planted: bytes | None) -> None:
+    run.allowance.unlink(missing_ok=True)
+    if planted is not None:
+        run.allowance.write_bytes(planted)
 
 
 def test_without_a_limit_nothing_is_granted_and_all_is_entered(ctx: Context) -> None:
     config = made(ctx)
-    assert admission.reserve(ctx, config).reserved is None  # no price
+    granted, number = admission.reserve(ctx, config)
+    assert (granted.reserved, number) == (None, 0)  # no price
     assert not config.directory.allowance.exists()
     assert [one.run for one in stated(ctx, "").find()] == [config.run_id]
 
@@ -152,10 +187,10 @@ def test_a_job_is_settled_at_its_rank_seconds_times_its_price(ctx: Context) -> N
     assert settlement.settle(ctx) == []
     (first,) = ledger.find()
     assert (first.rank_s, first.spent, first.tokens) == (200.0, 2 * MICROS, TOKENS // 2)
-    second = admission.reserve(ctx, config)
+    second, _ = admission.reserve(ctx, config)
     assert second.before_s == 200.0
     lived(config, [(5.0, 50.0, 4)], tokens=TOKENS, begin=5e9)
-    third = admission.reserve(ctx, config)  # settles the second, whose job is gone
+    third, _ = admission.reserve(ctx, config)  # settles the second, whose job is gone
     assert [one.spent for one in ledger.find()] == [2 * MICROS, 2 * MICROS, None]
     assert third.before_s == 400.0
     assert (third.reason, third.reserved) == ("similar runs in the ledger", 5_600_000)  # no step is committed

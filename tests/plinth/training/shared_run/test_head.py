@@ -133,10 +133,20 @@ def test_the_secret_of_a_job_is_not_in_the_bucket(machine: On, bucket: Bucket) -
     BucketRendezvous(run).publish(record)
     assert record.secret.encode() not in bucket.get(run.objects.where(HEAD).removeprefix(f"s3://{bucket.name}/"))
     assert BucketRendezvous(shared(machine("b"))).read() == record
-    shared(machine("b"), B).claim(lease_s=-1.0)  # another job, which has not published its address yet
+    before = run.read()
+    shared(machine("b"), B).claim(lease_s=-1.0, ended=False)  # a spare, which has not published its address yet
     assert BucketRendezvous(shared(machine("c"))).read() is None
     with pytest.raises(LaunchError):
         BucketRendezvous(run).publish(record)
+    succeeded = record.model_copy(update={"address": "10.0.0.2:78"})  # of the same job
+    BucketRendezvous(shared(machine("b"), B)).publish(succeeded)
+    after = shared(machine("c")).read()
+    assert before is not None
+    assert after is not None
+    assert len({record.secret, before.head.secret, after.head.secret}) == 3
+    assert BucketRendezvous(shared(machine("c"))).read() == succeeded
+    with pytest.raises(LaunchError):
+        BucketRendezvous(run).publish(record)  # of the lost node 0, which returns
 
 
 def test_without_a_secret_of_the_workers_no_job_runs_from_a_bucket(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -233,10 +234,9 @@ def test_a_save_that_will_not_be_committed_holds_up_no_machine(
     config: RunConfig, machine: On, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leading rank's writer has failed; or a rank was lost, and the others have left their writers, which wait for
-    each other: for the part, and for the commit."""
+    each other: for the part, and for the commit. They wait a minute, or until they are told that it is no use."""
     here, there = machine("a"), machine("b")
     claim(here, A)
-    monkeypatch.setattr(writer, "ORPHAN_S", 0.5)
     leading, other = (plan_of(config, run, A, 1, rank, 1) for rank, run in enumerate((here, there)))
     assert leading.lead is not None
     assert other.shared is not None
@@ -246,12 +246,20 @@ def test_a_save_that_will_not_be_committed_holds_up_no_machine(
     keyboard, pipe = os.dup(0), os.pipe()
     try:
         os.dup2(pipe[0], 0)
-        assert writer._limited(7.0) == 7.0
+        assert writer._limited(leading, 7.0) == 7.0
         os.close(pipe[1])
-        with pytest.raises(CheckpointError, match="the part of rank 1 on another machine did not arrive"):
-            writer.wait_for_parts(leading, leading.lead)
-        with pytest.raises(CheckpointError, match="was not committed by the leading rank"):
-            writer.adopt(other, other.shared)
+        for orphan_s in (0.5, 3600.0):
+            monkeypatch.setattr(writer, "ORPHAN_S", orphan_s)
+            with pytest.raises(CheckpointError, match="the part of rank 1 on another machine did not arrive"):
+                writer.wait_for_parts(leading, leading.lead)
+            with pytest.raises(CheckpointError, match="was not committed by the leading rank"):
+                writer.adopt(other, other.shared)
+            for plan in (leading, other):
+                lock = writer.hold(plan.directory, plan.rank)
+                writer.give_up(plan.directory)
+                os.close(lock)
+        writer.wanted_path(here, 0).write_text(str(os.getpid()))  # it is the next writer itself
+        assert writer._limited(leading, 1e12) > time.monotonic() + 3000.0
     finally:
         os.dup2(keyboard, 0)
         os.close(keyboard)

@@ -19,7 +19,7 @@ from plinth.storage.workspace import CACHE_VARIABLE, Workspace, folder_of
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.parameters.run import Recovery
+from plinth.training.parameters.run import Checkpoints, Recovery
 from plinth.training.shared_run import shipping
 from plinth.training.telemetry.timeline import timeline
 from tests.s3_server import Bucket
@@ -100,11 +100,11 @@ def test_another_machine_continues_a_lost_machines_run(
     assert [path.name for path in here.run.root.glob("*.unshipped-*")] in ([], ["events.jsonl.unshipped-1"])
 
 
-def pair(make: Make, tmp_path: Path, uri: str, prefix: str = "") -> tuple[Machine, Machine]:
+def pair(make: Make, tmp_path: Path, uri: str, prefix: str = "", **changes: Any) -> tuple[Machine, Machine]:
     """Two machines of one job, one rank each, without a common folder."""
     patience = Supervision(backoff_s=0.1, hang_s=300.0, host_checks=HostChecks(enabled=False))
     asked = {"launch": Launch(kind="slurm", ranks=2, nodes=2), "supervision": patience}
-    first, second = (Machine(tmp_path / f"{prefix}{name}", uri, make, **asked) for name in ("a", "b"))
+    first, second = (Machine(tmp_path / f"{prefix}{name}", uri, make, **asked, **changes) for name in ("a", "b"))
     return first, second
 
 
@@ -171,7 +171,8 @@ def test_any_machine_audits_a_run_of_two_hosts(
 ) -> None:
     """It fetches the replayed checkpoints only, and all machines see the evidence."""
     uri = bucket.uri("audit")
-    machines, other = pair(make, tmp_path, uri), Machine(tmp_path / "other", uri, make)
+    kept = Checkpoints(every_steps=3, audit_steps=4, keep_last=9)
+    machines, other = pair(make, tmp_path, uri, checkpoints=kept), Machine(tmp_path / "other", uri, make)
     machines[0].submit()
     assert ended(start_both(machines, job_environment), machines) == [0, 0]
     command = [sys.executable, "-m", "plinth_jobs.cli", "-w", uri, "run", "audit", "resume", other.config.run_id]

@@ -53,8 +53,8 @@ def test_who_writes_the_workspace_lifts_no_limit(make: Make, clock: list[float])
     job_result.write_allowance(run, Allowance(rank_s=1e9, price_per_rank_hour=1))
     early = place.read_bytes()
     watch = started(config, 100.0)
-    arguments, least = job_result.submitted_grant(["--trainer", "d", *job_result.granted_option(run)])
-    assert arguments == ["--trainer", "d"]
+    arguments, least = job_result.submitted_grant(["--trainer", "d", *job_result.granted_option(watch.granted.number)])
+    assert (arguments, least) == (["--trainer", "d"], watch.granted.number)
     good = place.read_bytes()
     other = make(run_id="other-000000000000").directory
     other.root.mkdir(parents=True)
