@@ -73,14 +73,15 @@ class Follower:
         self._seats: tuple[int, ...] = before._seats if before else ()  # the node of each seat, as of the last order
         self._keeper: KeeperProcess | None = before._keeper if before else None
         self._standby = keep_standby(config.launch) if config.recovery.enabled else None
-        self.asked_to_stop: int = before.asked_to_stop if before else 0
-        self._asked_at: float = before._asked_at if before else 0.0
+        self.asked_to_stop, self._asked_at = 0, 0.0
         self.limit_s = place.start_s(config) if before is None else SUCCESSION_S  # to the first message of node 0
         self._report = NodeReport(host=this_host(), keeper=self._keeper.address if self._keeper else "")
         self._link, self._since = PeerLink(place.node, lambda: self._report.model_dump(), self._take), time.monotonic()
         self._thread = threading.Thread(target=self._connect, name="plinth-node", daemon=True)
         self._thread.start()
         on_stop(self._stop)
+        if before is not None and before.asked_to_stop:  # until now a signal was noted there
+            self.asked_to_stop, self._asked_at = before.asked_to_stop, before._asked_at
 
     def follow(self) -> int | Leadership | None:
         """Execute orders until one ends the job, and return the exit status. Return None if node 0 is lost, or the
@@ -323,4 +324,4 @@ def follow(
     if refused is not None and not role.met:
         raise refused
     assert ended is not None
-    return ended if isinstance(ended, int) else ended._replace(asked_to_stop=role.asked_to_stop)
+    return ended if isinstance(ended, int) else ended._replace(asked_to_stop=lambda: role.asked_to_stop)

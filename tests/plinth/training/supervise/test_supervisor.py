@@ -220,16 +220,15 @@ def test_sigterm_between_attempts(make: Make) -> None:
     assert (result.status, result.restarts) == ("stopped", 1)
 
 
-def test_one_supervisor_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "TIMEOUT_S", 0.2)
+def test_one_supervisor_at_a_time(make: Make) -> None:
     lock = make().directory.lock
     held = locks.hold(lock)
     with pytest.raises(LaunchError, match="another supervisor"):
-        locks.hold(lock)
+        locks.hold(lock, 0.2)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held,))
     os.close(held)
     with pytest.raises(LaunchError, match="another supervisor"):  # a rank of the first is still alive
-        locks.hold(lock)
+        locks.hold(lock, 0.2)
     child.communicate(b"\n")
     os.close(locks.hold(lock))
 
