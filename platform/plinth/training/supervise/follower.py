@@ -5,7 +5,6 @@ If node 0 is lost, a spare takes its place (leadership), and the other nodes fol
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -42,6 +41,7 @@ from plinth.training.supervise.nodes import (
 )
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NAMED, POLL_S, Process, end_process
 from plinth.training.supervise.rendezvous import rendezvous_of
+from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import NODE_SILENT, RankFailure, last_event
 from plinth.training.wire import Address, Message, own_host
 
@@ -244,8 +244,9 @@ class Follower:
             right = acquire(self.config, self._own, wait_s=0.0, lease_s=LOST_LEASE_S, ended=False)
         except LaunchError:
             return None
-        except PlinthError as error:
-            print(f"node {self.place.node} cannot lead yet: {error.brief}", file=sys.stderr, flush=True)
+        except (PlinthError, OSError) as error:
+            said = error.brief if isinstance(error, PlinthError) else error
+            print(f"node {self.place.node} cannot lead yet: {said}", file=sys.stderr, flush=True)
             return None
         if self._own is None and (ended := self._ended()) is not None:  # meanwhile
             os.close(right.lock)
@@ -274,12 +275,12 @@ class Follower:
             found = refresh(run, own=True)
             if found is not None and run.result.name not in found.head.files:
                 return None  # the file on this machine is that of an earlier job
-            result = json.loads(run.result.read_bytes())
-        except (PlinthError, FileNotFoundError):
+            result = JobResult.model_validate_json(run.result.read_bytes())
+        except (PlinthError, OSError, ValueError):  # none yet, or it cannot be read now
             return None
-        if result["status"] == "finished":
+        if result.status == "finished":
             return 0
-        return None if result["reason"].endswith(NODE_SILENT) else EXIT_PREEMPTED
+        return None if result.reason.endswith(NODE_SILENT) else EXIT_PREEMPTED
 
     def _end_ranks(self) -> None:
         self._send(signal.SIGKILL)

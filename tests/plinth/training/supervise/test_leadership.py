@@ -25,8 +25,8 @@ from plinth.training.supervise.follower import Follower, follow
 from plinth.training.supervise.leader import Leader
 from plinth.training.supervise.leadership import Leadership
 from plinth.training.supervise.nodes import NodeOrder, NodePlace
-from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process, describe_exit
-from plinth.training.supervise.result import hold
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST, Process, describe_exit
+from plinth.training.supervise.result import Ending, JobResult, hold
 
 SPARES = (2, 3)
 
@@ -155,13 +155,20 @@ def test_a_node_0_that_is_alive_is_not_succeeded(job: Job, monkeypatch: pytest.M
     os.close(lock)
 
 
+def ended(status: Ending, reason: str) -> str:
+    return JobResult(status=status, step=1, restarts=0, lost_steps=0, lost_s=0.0, reason=reason).model_dump_json()
+
+
 @pytest.mark.parametrize(
     ("result", "status"),
     [
-        ('{"status": "finished", "reason": ""}', 0),
-        ('{"status": "stopped", "reason": "SIGTERM was received"}', EXIT_PREEMPTED),
-        ('{"status": "failed", "reason": "loss"}', EXIT_PREEMPTED),
-        (f'{{"status": "stopped", "reason": "{describe_exit(1, 76)}"}}', None),
+        (ended("finished", ""), 0),
+        (ended("stopped", "SIGTERM was received"), EXIT_PREEMPTED),
+        (ended("failed", "loss"), EXIT_PREEMPTED),
+        (ended("stopped", describe_exit(1, NODE_LOST)), None),
+        ('{"status": "finished"}', None),  # no supervisor wrote it
+        ("[]", None),
+        ("", None),
     ],
 )
 def test_a_job_that_has_ended_has_no_successor(job: Job, result: str, status: int | None) -> None:
