@@ -51,7 +51,7 @@ INSTANTS |= {
     "node 0 in a copy": (1, [[COPIER + "_send", 4, 0, "node"]]),
     "node 0 while a save is staged": (1, [[SAVER + "_stage", 1, 0, "node"]]),
     "node 0 after a save is staged": (1, [[SAVER + "save!", 1, 0, "node"]]),
-    "node 0 while another node's ranks are replaced": (2, [["batch", 9, 1, "node"], [CONNECT, 2, 0, "node"]]),
+    "node 0 while another node's ranks are replaced": (2, [["batch", 9, 1, "node"], [CONNECT, 1, 0, "node"]]),
     "node 0 in the audit": (1, [["plinth.training.trainer:Trainer.load", 1, 0, "node"]]),
     "node 0, then the spare that leads": (2, [["batch", 9, 0, "node"], ["batch", 10, 0, "node"]]),
     "node 0 and its neighbor's copies": (1, [["batch", 8, 1, "keeper"], ["batch", 9, 0, "node"]]),
