@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import struck_ranks
@@ -20,7 +21,7 @@ from plinth.training.supervise import supervisor
 from plinth_ops.gamedays import warm_job
 
 
-def fork(path: Path, environment: Mapping[str, str]) -> warm_job.BaseProcess:
+def fork(path: Path, environment: Mapping[str, str]) -> BaseProcess:
     """Start the supervisor of a node in a fork of a process that has loaded torch. No process waits for a loss."""
     made = warm_job._SERVER.Process(target=_supervise, args=(str(path), dict(environment)), daemon=True)
     made.start()

@@ -233,6 +233,12 @@ def test_one_supervisor_at_a_time(make: Make) -> None:
     os.close(locks.hold(lock))
 
 
+def test_the_ranks_of_a_job_with_one_node_are_always_reachable(make: Make) -> None:
+    supervisor = Supervisor(make(), configuration.write(make()), lock_fd=-1)
+    assert supervisor.is_reachable(0)
+    assert supervisor.is_reachable(1)
+
+
 def test_back_off_doubles(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [0.0], []
 
