@@ -124,7 +124,7 @@ def lost_ranks(made: Rehearsal, folder: Path, chooser: Chooser) -> Struck:
         finding("the timeline names the lost node", reasons, [f"the node of rank 1 {NODE_SILENT}"]),
     ]
     if name in UNRECOVERED:
-        statuses = [node.wait() for node in _nodes(config, environment)]
+        statuses = [node.wait() for node in _nodes(config, {})]  # without faults: no spare is to be lost again
     found = [
         *(left if name in UNRECOVERED else _continued(config, losses)),
         finding("every loss has happened", all(plan.mark(fault).exists() for fault in struck if fault != spare), True),

@@ -42,12 +42,16 @@ class Saver:
     """Checkpoint saves of one rank. All methods except `poll` are collectives."""
 
     def __init__(self, engine: TrainingEngine, events: Timeline, *, follows: bool = False) -> None:
-        """Start the writer process. If `follows`, writers of an interrupted save may still be at work."""
+        """Start the writer process. If `follows`, writers of an interrupted save may still be at work.
+
+        The leading one waits for the parts of ranks whose writers are alive. The writer of a lost rank's successor
+        would be taken for that of the lost rank, so it starts when the leading one has ended.
+        """
         self.engine, self.events, self._follows = engine, events, follows
         self.config, self.rank, self.run = engine.config, engine.rank, engine.config.directory
         self.mode = self.config.checkpoints.mode
         self._pulse, self._arena = Pulse(self.run.events), Arena()
-        self._writer = self._start_writer() if self.mode == "async" else None
+        self._writer = self._start_writer() if self.mode == "async" and (self.rank.leads or not follows) else None
         self._plan: WritePlan | None = None  # the plan of the last save
         self._copying: BackgroundCopy | None = None  # the copy in progress
         self._hook: Any = None  # hook in the optimizer during the copy
@@ -64,9 +68,13 @@ class Saver:
         begun = time.monotonic()
         self._receive(wait=True)
         wait_s = time.monotonic() - begun
+        if self._follows and not self.rank.leads:
+            self._on_any_rank(False)  # the earlier leading writer has ended: its lock is taken
         if self.mode == "async" and not self.failed:
             self._writer = self._writer or self._start_writer()
             self._writer.wait_until_ready()
+        if self._follows and self.rank.leads:
+            self._on_any_rank(False)
         if self._follows:
             self._follows = self._on_any_rank(False)  # all earlier writers have ended: their locks are taken
         shared = self._new_save()

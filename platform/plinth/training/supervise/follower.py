@@ -5,7 +5,6 @@ If node 0 is lost, a spare takes its place (leadership), and the other nodes fol
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -42,6 +41,7 @@ from plinth.training.supervise.nodes import (
 )
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NAMED, POLL_S, Process, end_process
 from plinth.training.supervise.rendezvous import rendezvous_of
+from plinth.training.supervise.result import JobResult
 from plinth.training.telemetry.timeline import NODE_SILENT, RankFailure, last_event
 from plinth.training.wire import Address, Message, own_host
 
@@ -73,14 +73,15 @@ class Follower:
         self._seats: tuple[int, ...] = before._seats if before else ()  # the node of each seat, as of the last order
         self._keeper: KeeperProcess | None = before._keeper if before else None
         self._standby = keep_standby(config.launch) if config.recovery.enabled else None
-        self.asked_to_stop: int = before.asked_to_stop if before else 0
-        self._asked_at: float = before._asked_at if before else 0.0
+        self.asked_to_stop, self._asked_at = 0, 0.0
         self.limit_s = place.start_s(config) if before is None else SUCCESSION_S  # to the first message of node 0
         self._report = NodeReport(host=this_host(), keeper=self._keeper.address if self._keeper else "")
         self._link, self._since = PeerLink(place.node, lambda: self._report.model_dump(), self._take), time.monotonic()
         self._thread = threading.Thread(target=self._connect, name="plinth-node", daemon=True)
         self._thread.start()
         on_stop(self._stop)
+        if before is not None and before.asked_to_stop:  # until now a signal was noted there
+            self.asked_to_stop, self._asked_at = before.asked_to_stop, before._asked_at
 
     def follow(self) -> int | Leadership | None:
         """Execute orders until one ends the job, and return the exit status. Return None if node 0 is lost, or the
@@ -243,8 +244,9 @@ class Follower:
             right = acquire(self.config, self._own, wait_s=0.0, lease_s=LOST_LEASE_S, ended=False)
         except LaunchError:
             return None
-        except PlinthError as error:
-            print(f"node {self.place.node} cannot lead yet: {error.brief}", file=sys.stderr, flush=True)
+        except (PlinthError, OSError) as error:
+            said = error.brief if isinstance(error, PlinthError) else error
+            print(f"node {self.place.node} cannot lead yet: {said}", file=sys.stderr, flush=True)
             return None
         if self._own is None and (ended := self._ended()) is not None:  # meanwhile
             os.close(right.lock)
@@ -273,12 +275,12 @@ class Follower:
             found = refresh(run, own=True)
             if found is not None and run.result.name not in found.head.files:
                 return None  # the file on this machine is that of an earlier job
-            result = json.loads(run.result.read_bytes())
-        except (PlinthError, FileNotFoundError):
+            result = JobResult.model_validate_json(run.result.read_bytes())
+        except (PlinthError, OSError, ValueError):  # none yet, or it cannot be read now
             return None
-        if result["status"] == "finished":
+        if result.status == "finished":
             return 0
-        return None if result["reason"].endswith(NODE_SILENT) else EXIT_PREEMPTED
+        return None if result.reason.endswith(NODE_SILENT) else EXIT_PREEMPTED
 
     def _end_ranks(self) -> None:
         self._send(signal.SIGKILL)
@@ -323,4 +325,4 @@ def follow(
     if refused is not None and not role.met:
         raise refused
     assert ended is not None
-    return ended if isinstance(ended, int) else ended._replace(asked_to_stop=role.asked_to_stop)
+    return ended if isinstance(ended, int) else ended._replace(asked_to_stop=lambda: role.asked_to_stop)

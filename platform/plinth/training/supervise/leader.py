@@ -101,8 +101,10 @@ class Leader:
     def is_reachable(self, rank: int) -> bool:
         """Return True if the node of a rank is connected. Otherwise silence of the rank means nothing yet."""
         number = self._seats[rank // self._config.launch.ranks_per_node]
+        if number == self._place.node:
+            return True
         peer = self.known(number)
-        return number == self._place.node or (peer is not None and peer.connection is not None)
+        return peer is not None and peer.connection is not None
 
     def keepers(self) -> list[str]:
         """Wait until every other node with a seat has reported the address of its copies, and return them in order;

@@ -10,6 +10,7 @@ and one that has lost its claim cannot commit. A node 0 that starts again follow
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import NamedTuple
 
 from plinth.errors import LaunchError
@@ -37,12 +38,12 @@ class Succession(NamedTuple):
 
 class Leadership(NamedTuple):
     """The right to act for a run: the lock that the ranks inherit, and what ships a shared run's files. After a
-    succession also the job, and the stop signal that the spare has received."""
+    succession also the job, and a function that returns the stop signal that the spare has received, or 0."""
 
     lock: int
     shipper: Shipper | None = None
     succession: Succession | None = None
-    asked_to_stop: int = 0
+    asked_to_stop: Callable[[], int] = lambda: 0
 
 
 def own_lock(config: RunConfig, place: NodePlace) -> int | None:

@@ -581,12 +581,12 @@ def _lead(config: RunConfig, path: Path, place: NodePlace, right: Leadership, gr
         config,
         path,
         right.lock,
-        right.asked_to_stop,
         place=place,
         granted=granted,
         shipper=right.shipper,
         succession=right.succession,
     )
+    supervisor.asked_to_stop = supervisor.asked_to_stop or right.asked_to_stop()  # also one that came meanwhile
     config.directory.reopen()  # for a job restarted by the scheduler
     relaying = sinks.start(config, path)
     result = supervisor.supervise()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import delayed_copy
 import failed_save
+import followed_save
 import pytest
 import torch
 
@@ -25,6 +26,16 @@ def test_a_lost_save_is_made_again_at_the_next_step(make: Callable[..., RunConfi
     assert second == ["5 again", "11 as planned", "12 as planned"]
     assert [one.split()[0] for one in first] == ["5", "11", "12"]
     assert checkpoint.committed(config.directory) == [5, 11, 12]
+
+
+@pytest.mark.slow
+def test_after_a_loss_the_leading_writer_is_the_first_to_start(make: Callable[..., RunConfig]) -> None:
+    """The leading writer of an interrupted save waits for ranks with a live writer. The writer of a lost rank's
+    successor never writes that part, so it must not be alive before that leading writer has ended."""
+    config = make(checkpoints=Checkpoints(every_steps=99, audit_steps=11))
+    config.directory.root.mkdir(parents=True)
+    assert run_ranks(2, followed_save.save, config) == [True, False]
+    assert checkpoint.committed(config.directory)
 
 
 @pytest.mark.exhaustive

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import struck_nodes
 
 from plinth.launch.parameters import HostChecks, Launch, Supervision
 from plinth.training import attempts
@@ -50,7 +51,7 @@ INSTANTS |= {
     "node 0 in a copy": (1, [[COPIER + "_send", 4, 0, "node"]]),
     "node 0 while a save is staged": (1, [[SAVER + "_stage", 1, 0, "node"]]),
     "node 0 after a save is staged": (1, [[SAVER + "save!", 1, 0, "node"]]),
-    "node 0 while another node's ranks are replaced": (2, [["batch", 9, 1, "node"], [CONNECT, 2, 0, "node"]]),
+    "node 0 while another node's ranks are replaced": (2, [["batch", 9, 1, "node"], [CONNECT, 1, 0, "node"]]),
     "node 0 in the audit": (1, [["plinth.training.trainer:Trainer.load", 1, 0, "node"]]),
     "node 0, then the spare that leads": (2, [["batch", 9, 0, "node"], ["batch", 10, 0, "node"]]),
     "node 0 and its neighbor's copies": (1, [["batch", 8, 1, "keeper"], ["batch", 9, 0, "node"]]),
@@ -73,13 +74,41 @@ SUCCESSIONS = {
 }
 
 Play = Callable[..., RunConfig]
+Starter = Callable[[Path, dict[str, str]], Callable[[], int]]
+
+
+def started(path: Path, environment: dict[str, str]) -> Callable[[], int]:
+    """Start a node's supervisor, and return a function that waits for its exit status."""
+    command = [sys.executable, "-m", "struck_nodes", str(path)]
+    with path.with_name("job.log").open("ab") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True).wait
+
+
+def forked(path: Path, environment: dict[str, str]) -> Callable[[], int]:
+    """Like `started`, in a fork of a process that has loaded torch."""
+    process = struck_nodes.fork(path, environment)
+
+    def wait() -> int:
+        process.join()
+        assert process.exitcode is not None
+        return process.exitcode
+
+    return wait
 
 
 @pytest.fixture
 def play(make: Callable[..., RunConfig], job_environment: Callable[..., dict[str, str]], tmp_path: Path) -> Play:
     """Run jobs with faults until the run has finished, and return its configuration."""
 
-    def played(faults: list[list[Any]], spares: int, jobs: int = 1, **changes: Any) -> RunConfig:
+    def played(
+        faults: list[list[Any]],
+        spares: int,
+        jobs: int = 1,
+        *,
+        start: Starter = started,
+        silent_s: float = 900.0,
+        **changes: Any,
+    ) -> RunConfig:
         marks = tmp_path / "marks"
         marks.mkdir()
         given: dict[str, Any] = {
@@ -91,7 +120,7 @@ def play(make: Callable[..., RunConfig], job_environment: Callable[..., dict[str
         }
         config = make(**{**given, **changes})
         plan = job_environment(FAULTS=json.dumps({"marks": str(marks), "faults": faults}))
-        statuses = [run_job(config, plan) for _ in range(jobs)]
+        statuses = [run_job(config, plan, start, silent_s) for _ in range(jobs)]
         assert statuses == [EXIT_PREEMPTED] * (jobs - 1) + [0], config.directory.log.read_text()[-2000:]
         assert len(list(marks.iterdir())) == len(faults)
         return config
@@ -99,25 +128,13 @@ def play(make: Callable[..., RunConfig], job_environment: Callable[..., dict[str
     return played
 
 
-def run_job(config: RunConfig, environment: dict[str, str]) -> int:
+def run_job(config: RunConfig, environment: dict[str, str], start: Starter, silent_s: float) -> int:
     """Run a supervisor per machine, each in a process group of its own; return the status of all that were not
     killed."""
-    path = configuration.write(config)
-    place = {"PLINTH_NODES": f"{config.launch.machines}", "PLINTH_ADDRESS": "127.0.0.1", "PLINTH_SILENT_S": "900"}
-    command = [sys.executable, "-m", "struck_nodes", str(path)]
-    with config.directory.log.open("ab") as log:
-        nodes = [
-            subprocess.Popen(
-                command,
-                env={**environment, **place, "PLINTH_NODE": f"{node}"},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-            for node in range(config.launch.machines)
-        ]
-        statuses = {node.wait() for node in nodes}
-    (status,) = statuses - {-signal.SIGKILL}
+    path, numbers = configuration.write(config), range(config.launch.machines)
+    place = {"PLINTH_NODES": f"{len(numbers)}", "PLINTH_ADDRESS": "127.0.0.1", "PLINTH_SILENT_S": f"{silent_s}"}
+    waits = [start(path, {**environment, **place, "PLINTH_NODE": f"{node}"}) for node in numbers]
+    (status,) = {wait() for wait in waits} - {-signal.SIGKILL}
     return status
 
 
@@ -137,7 +154,8 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_the_other_ranks_stay(play: P
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None:
     spares, faults = INSTANTS[instant]
-    config = play(faults, spares)
+    cold = any(fault[3] == "spare" for fault in faults)  # such a fault finds the nodes by their commands
+    config = play(faults, spares, start=started if cold else forked)
     same_end(config, uninterrupted)
     story = timeline(config.directory.events)
     assert len(story.of("job_started")) == 1 + sum(fault[2:] == [0, "node"] for fault in faults)
@@ -148,12 +166,25 @@ def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None
 
 @pytest.mark.parametrize("boundary", SUCCESSIONS)
 def test_another_spare_leads_if_the_first_one_is_lost(play: Play, uninterrupted: RunConfig, boundary: str) -> None:
-    config = play([["batch", 9, 0, "node"], [SUCCESSIONS[boundary], 1, "spare", "node"]], 2)
+    config = play([["batch", 9, 0, "node"], [SUCCESSIONS[boundary], 1, "spare", "node"]], 2, start=forked)
     same_end(config, uninterrupted)
     story = timeline(config.directory.events)
     assert {event["node"] for event in story.of("node_replaced")} <= {0, 2, 3}
     assert {event["by"] for event in story.of("node_replaced")} <= {2, 3}
     assert story.redone <= 4
+
+
+@pytest.mark.parametrize("spares", [1, 2])
+def test_node_0_and_another_node_at_once(play: Play, uninterrupted: RunConfig, spares: int) -> None:
+    """No copies are left. The spare that leads waits `silent_s` for the other lost node; without another spare it then
+    ends the job, and names the node."""
+    faults = [["batch", 9, 0, "node"], ["batch", 9, 1, "node"]]
+    config = play(faults, spares, jobs=3 - spares, start=forked, silent_s=30.0)
+    same_end(config, uninterrupted)
+    story = timeline(config.directory.events)
+    assert [event["node"] for event in story.of("node_replaced")] == [0, 1][:spares]
+    assert [event["reason"] for event in story.of("lost")] == ["the node of rank 1 sends no heartbeat"][spares - 1 :]
+    assert len(story.of("job_started")) == 2 + (spares == 1)
 
 
 def test_without_a_spare_the_job_ends_for_another_one(play: Play, uninterrupted: RunConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -24,8 +25,8 @@ from plinth.training.supervise.follower import Follower, follow
 from plinth.training.supervise.leader import Leader
 from plinth.training.supervise.leadership import Leadership
 from plinth.training.supervise.nodes import NodeOrder, NodePlace
-from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process, describe_exit
-from plinth.training.supervise.result import hold
+from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST, Process, describe_exit
+from plinth.training.supervise.result import Ending, JobResult, hold
 
 SPARES = (2, 3)
 
@@ -90,7 +91,9 @@ def lose(first: Leader) -> None:
                 opened.shutdown(socket.SHUT_RDWR)
 
 
-def test_one_spare_leads_and_the_other_nodes_follow_it(job: Job) -> None:
+def test_one_spare_leads_and_the_other_nodes_follow_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[Callable[[int], None]] = []
+    monkeypatch.setattr(follower, "on_stop", notes.append)
     lock, first = hold(job.config.directory.lock), job.lead()
     jobs = dict(zip((1, *SPARES), job.follow(1, *SPARES), strict=True))
     until(lambda: all(node.follows for node in first._nodes.values()))
@@ -111,6 +114,10 @@ def test_one_spare_leads_and_the_other_nodes_follow_it(job: Job) -> None:
     until(lambda: all(second._nodes[node].follows for node in jobs))
     second.end(4)
     assert [one.result() for one in jobs.values()] == [4, 4]
+    assert right.asked_to_stop() == 0
+    for note in notes:  # a signal that arrives before the supervisor has handlers of its own
+        note(signal.SIGTERM)
+    assert right.asked_to_stop() == signal.SIGTERM
     os.close(right.lock)
 
 
@@ -128,6 +135,15 @@ def test_of_two_spares_at_once_one_wins(job: Job) -> None:
     end(*roles, *[role._before for role in roles if role._before is not None])
 
 
+def test_a_stop_signal_between_two_roles_of_a_node_is_not_lost(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Rehearsal(job.config, job.config.directory.config, job.place(2))
+    monkeypatch.setattr(follower, "on_stop", lambda note: before._stop(signal.SIGTERM))
+    role = Rehearsal(job.config, job.config.directory.config, job.place(2), before=before)
+    assert role.asked_to_stop == signal.SIGTERM
+    assert not role._may_lead
+    end(before, role)
+
+
 def test_a_node_0_that_is_alive_is_not_succeeded(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be reached, but has the lock."""
     monkeypatch.setattr(follower, "SUCCESSION_S", 0.5)
@@ -139,13 +155,20 @@ def test_a_node_0_that_is_alive_is_not_succeeded(job: Job, monkeypatch: pytest.M
     os.close(lock)
 
 
+def ended(status: Ending, reason: str) -> str:
+    return JobResult(status=status, step=1, restarts=0, lost_steps=0, lost_s=0.0, reason=reason).model_dump_json()
+
+
 @pytest.mark.parametrize(
     ("result", "status"),
     [
-        ('{"status": "finished", "reason": ""}', 0),
-        ('{"status": "stopped", "reason": "SIGTERM was received"}', EXIT_PREEMPTED),
-        ('{"status": "failed", "reason": "loss"}', EXIT_PREEMPTED),
-        (f'{{"status": "stopped", "reason": "{describe_exit(1, 76)}"}}', None),
+        (ended("finished", ""), 0),
+        (ended("stopped", "SIGTERM was received"), EXIT_PREEMPTED),
+        (ended("failed", "loss"), EXIT_PREEMPTED),
+        (ended("stopped", describe_exit(1, NODE_LOST)), None),
+        ('{"status": "finished"}', None),  # no supervisor wrote it
+        ("[]", None),
+        ("", None),
     ],
 )
 def test_a_job_that_has_ended_has_no_successor(job: Job, result: str, status: int | None) -> None:

@@ -220,18 +220,23 @@ def test_sigterm_between_attempts(make: Make) -> None:
     assert (result.status, result.restarts) == ("stopped", 1)
 
 
-def test_one_supervisor_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "TIMEOUT_S", 0.2)
+def test_one_supervisor_at_a_time(make: Make) -> None:
     lock = make().directory.lock
     held = locks.hold(lock)
     with pytest.raises(LaunchError, match="another supervisor"):
-        locks.hold(lock)
+        locks.hold(lock, 0.2)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held,))
     os.close(held)
     with pytest.raises(LaunchError, match="another supervisor"):  # a rank of the first is still alive
-        locks.hold(lock)
+        locks.hold(lock, 0.2)
     child.communicate(b"\n")
     os.close(locks.hold(lock))
+
+
+def test_the_ranks_of_a_job_with_one_node_are_always_reachable(make: Make) -> None:
+    supervisor = Supervisor(make(), configuration.write(make()), lock_fd=-1)
+    assert supervisor.is_reachable(0)
+    assert supervisor.is_reachable(1)
 
 
 def test_back_off_doubles(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
