@@ -75,8 +75,11 @@ def connect(address: str, secret: str, timeout_s: float = 5.0) -> Connection:
     return connection
 
 
-def wait_until_open(host: str, port: int, limit_s: float = 60.0) -> None:
+def wait_until_open(host: str, port: int, is_vain: Callable[[], bool], limit_s: float = 60.0) -> None:
     """Wait until a process listens at an address. A client of torch's store would wait seconds before it tries again.
+
+    Args:
+        is_vain: returns True once the process need not listen any more.
 
     Raises:
         RuntimeError: no process listens in time, which is a failure like that of a collective.
@@ -87,7 +90,7 @@ def wait_until_open(host: str, port: int, limit_s: float = 60.0) -> None:
             socket.create_connection((host, port), timeout=1.0).close()
             return
         except OSError as error:
-            if time.monotonic() > until:
+            if is_vain() or time.monotonic() > until:
                 raise RuntimeError(f"the leading rank does not listen at {host}:{port}") from error
         time.sleep(0.02)
 

@@ -119,13 +119,12 @@ class Agent:
 
     def _pause_s(self, connection: Connection) -> float:
         """Interrupt the collectives if a loss was named, again and again, because groups may just be forming."""
-        if self._must_leave:
+        if self.must_leave():
             self.sockets.cut(connection.fileno())
-        return CUT_S if self._must_leave else BEAT_S
+        return CUT_S if self.must_leave() else BEAT_S
 
-    @property
-    def _must_leave(self) -> bool:
-        """True if a loss was named and the main thread has not left its process groups yet."""
+    def must_leave(self) -> bool:
+        """Return True if a loss was named and the main thread has not left its process groups yet."""
         return self._halted > self._joined and self._phase != "halted"
 
     def _take(self, message: Message) -> None:

@@ -39,7 +39,7 @@ def train(config: RunConfig, rank: Rank, attempt: int, agent: Agent) -> bool:
             agent.sockets.begin()
             os.environ.update(order.environment())
             if not rank.leads:
-                wire.wait_until_open(order.address, order.port)
+                wire.wait_until_open(order.address, order.port, agent.must_leave)
             ranks.connect(config, rank)
             run = TrainingRun(config, rank, interrupt, opened, follows=order.epoch > 0)
             agent.sockets.end()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from plinth.training import wire
 from plinth.training.recovery.agent import GroupSockets
 from plinth.training.recovery.orders import JoinOrder, RecoveryLink, own_keepers
 
@@ -57,6 +58,15 @@ def test_groups_that_are_just_forming_are_cut_too_except_the_agents_own(listenin
     assert agents.recv(1) == b"x"
     for each in (*own, agents, hub):
         each.close()
+
+
+def test_a_rank_does_not_wait_for_a_leading_rank_that_is_lost_meanwhile() -> None:
+    lost = iter([False, False, True])
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        with pytest.raises(RuntimeError, match="does not listen"):
+            wire.wait_until_open("127.0.0.1", silent.getsockname()[1], lambda: next(lost))
+    assert list(lost) == []
 
 
 def test_links_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
