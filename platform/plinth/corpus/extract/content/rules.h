@@ -8,8 +8,8 @@
    dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. Text away from the article is
    dropped up to LONELY, or SURE_TEASER if FAR_AWAY blocks or the name of another page are between, but at most FEW_ISLANDS
    of the text; a call at the end has at most CALL_CHARS characters, all calls at most FEW_CALLS of the text. The words
-   of a pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts without spaces, a
-   sentence is a single word. */
+   of a pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
+   without spaces, a sentence is a single word. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
