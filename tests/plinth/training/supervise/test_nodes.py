@@ -35,6 +35,7 @@ from plinth.training.supervise.follower import Follower
 from plinth.training.supervise.leader import Leader, RemoteProcess
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, NodeReport, rank_environment, ranks_of
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST
+from plinth.training.supervise.result import JobResult
 from plinth.training.supervise.rendezvous import FileRendezvous, RendezvousRecord
 from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.telemetry.timeline import timeline
@@ -267,7 +268,8 @@ def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
         assert left(made) == EXIT_PREEMPTED
         assert made._report.codes == {}
         pair.directory.rendezvous.write_text("{")
-    pair.directory.result.write_text('{"status": "finished"}')
+    ended = JobResult(status="finished", step=1, restarts=0, lost_steps=0, lost_s=0.0)
+    pair.directory.result.write_text(ended.model_dump_json())
     assert left(follower(pair, silent_s=0.5)) == 0
     other.close()
 
