@@ -35,8 +35,8 @@ from plinth.training.supervise.follower import Follower
 from plinth.training.supervise.leader import Leader, RemoteProcess
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, NodeReport, rank_environment, ranks_of
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST
-from plinth.training.supervise.result import JobResult
 from plinth.training.supervise.rendezvous import FileRendezvous, RendezvousRecord
+from plinth.training.supervise.result import JobResult
 from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.telemetry.timeline import timeline
 
