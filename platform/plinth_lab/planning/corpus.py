@@ -187,7 +187,7 @@ class StageWork(NamedTuple):
 #: documents, runs are merged once more (`bench_dedup_scale.py`).
 MEASURED = (
     StageWork("repeats of a snapshot", 0, 4_800_000, False, 0.0, 24, 5),
-    StageWork("annotate: heuristics", 9.5, 0, True, 0.0, 150, 6),
+    StageWork("annotate: heuristics", 45, 0, True, 0.0, 150, 6),
     StageWork("annotate: language, PII", 57, 0, True, 0.0, 60, 2),
     StageWork("annotate: classifiers", 50, 0, True, 0.0, 30, 2),
     StageWork("annotate: perplexity", 34, 0, True, 0.0, 16, 1),
@@ -201,7 +201,7 @@ MEASURED = (
     StageWork("held out, curated", 84, 0, True, 0.25, 0, 27),
 )
 #: Reading and normalization of plain text, which replaces `extract`.
-DOCUMENTS = StageWork("documents", 20, 0, True, 0.25, 0, 2)
+DOCUMENTS = StageWork("documents", 38, 0, True, 0.25, 0, 2)
 #: Stages of chosen buckets: in no estimate of a whole corpus, and compared where a run has them.
 CHOSEN = (StageWork("look-alikes", 55, 0, True, 0.0, 1100, 25),)
 #: Rows that a run has as part of another stage.
@@ -213,8 +213,9 @@ ANNOTATORS = {
     "classifiers": {"quality_classifier", "toxicity"},
     "perplexity": {"perplexity"},
 }
-#: WARC to documents, MB of HTML per second and core (resiliparse).
-EXTRACT_MEGABYTES_S = 8.0
+#: WARC to documents, MB of HTML per second and core: the speed of all stages together (`bench_pipeline.py`), since
+#: extraction is most of them.
+EXTRACT_MEGABYTES_S = 18.5
 #: The same, hashed compressed and inflated to be cut; and compressed bytes, a byte of HTML.
 DIGEST_MEGABYTES_S, COMPRESSED = 249.0, 0.25
 #: zstd Parquet of documents, bytes per byte of text.
