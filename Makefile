@@ -143,7 +143,7 @@ check: $(VENV)/.setup-dev ## run linters, type checks and layer checks
 # Three test processes for two cores, each and what it starts on one thread: threads would wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test: setup-test check ## run checks and the test suite; twelve minutes on two cores
+test: setup-test check ## run checks and the test suite; thirteen minutes on two cores
 	@$(PYTEST) -m "not exhaustive and not gpu" --durations 15
 
 test-fast: $(VENV)/.setup-dev ## run quick tests; about six minutes
