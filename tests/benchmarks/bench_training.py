@@ -213,7 +213,7 @@ class Surroundings:
         self.environment: dict[str, str] = {}
         self._keepers = [KeeperProcess("secret") for _ in range(config.ranks if config.recovery.enabled else 0)]
         if self._keepers:
-            hub = Peers("secret", RankState(), everywhere=False)
+            hub = Peers("secret", RankState(), range(config.ranks), everywhere=False)
             first = JoinOrder(keepers=tuple(one.address for one in self._keepers))
             self.environment = RecoveryLink(hub=f"127.0.0.1:{hub.port}", secret="secret", first=first).environment()
         self._begun = self._used()
