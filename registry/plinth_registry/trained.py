@@ -172,7 +172,9 @@ def contract_facts(ctx: Context, chain: Chain, signed: LaunchContract) -> Contra
         rows = read_table(ctx.store, part, ["tokens", "loss"]).to_pylist()
         reached = tuple(outcomes(signed.curve, ((row["tokens"], row["loss"]) for row in rows), ended=True))
     last = next((one for one in reached if one.predicted == signed.curve.points[-1]), None)
-    final = last and PromisedLoss(loss=last.loss, low=last.predicted.low, high=last.predicted.high)
+    final = None if last is None or last.loss is None else PromisedLoss(
+        loss=last.loss, low=last.predicted.low, high=last.predicted.high
+    )
     missed = tuple(one.words for one in reached if not one.inside)
     known = {"level": signed.curve.level, "segments": len(signed.curve.points), "missed": missed, "final": final}
     return facts.model_copy(update=known)

@@ -55,7 +55,7 @@ def judged(known: ContractFacts | None, device_s: float | None = 7200.0) -> tupl
         ({"final": PromisedLoss(loss=2.61, low=2.4, high=2.6)}, 7200.0, "failed", "above 2.4 to 2.6"),
         ({"final": PromisedLoss(loss=2.39, low=2.4, high=2.6)}, 7200.0, "failed", "below 2.4 to 2.6"),
         ({"final": PromisedLoss(loss=float("nan"), low=2.4, high=2.6)}, 7200.0, "failed", "below"),
-        ({"final": None}, 7200.0, "failed", "ended before the last of 10 promised segments"),
+        ({"final": None}, 7200.0, "failed", "no finite loss in the last of 10 promised segments"),
         ({"level": None, "final": None}, 7200.0, "failed", "the contract has no predicted curve"),
         ({"missed": ("one", "two")}, 7200.0, "passed", "2 of 10 segments outside"),
         ({}, 36000.0, "passed", "10.0 rank-hours (limit 10.0)"),

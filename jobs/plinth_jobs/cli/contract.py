@@ -132,8 +132,12 @@ def _show(own: LaunchContract, found: ContractOutcome | None) -> None:
     reached = {one.predicted.tokens: one for one in found.segments} if found else {}
     rows = [
         (f"{one.tokens:,}", f"{one.value:.4f}", f"{one.low:.4f} to {one.high:.4f}",
-         f"{reached[one.tokens].loss:.4f}" if one.tokens in reached else "",
+         "" if one.tokens not in reached else _loss(reached[one.tokens].loss),
          "" if one.tokens not in reached else "inside" if reached[one.tokens].inside else "OUTSIDE")
         for one in curve.points
     ]  # fmt: skip
     output.table(("tokens", "predicted", "band", "measured", ""), rows, right=("tokens", "predicted", "measured"))
+
+
+def _loss(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4f}"

@@ -97,20 +97,22 @@ class PredictedCurve(Frozen):
 
 
 class CurveOutcome(Frozen):
-    """Measured loss of one finished segment, next to its prediction."""
+    """Measured loss of one finished segment, next to its prediction. The loss is None if no step had a finite one."""
 
     predicted: CurvePoint
-    loss: float
+    loss: float | None
 
     @property
     def inside(self) -> bool:
         """True if the loss is inside the band."""
-        return self.predicted.low <= self.loss <= self.predicted.high
+        return self.loss is not None and self.predicted.low <= self.loss <= self.predicted.high
 
     @property
     def words(self) -> str:
         """Loss, prediction and band in one phrase."""
         one = self.predicted
+        if self.loss is None:
+            return f"{one.tokens:,} tokens: no finite loss"
         side = "in" if self.inside else "above" if self.loss > one.high else "below"
         return f"{one.tokens:,} tokens: loss {self.loss:.4f}, {side} {one.low:.4f} to {one.high:.4f}"
 
@@ -166,8 +168,10 @@ def outcomes(
     steps = list(losses)
     done = max((tokens for tokens, _ in steps), default=0)
     done += round(ROUNDING * curve.tokens) if ended else 0
-    for point, loss in zip(curve.points, means([one.tokens for one in curve.points], steps), strict=True):
-        if loss is not None and point.tokens <= done:
+    ends = [one.tokens for one in curve.points]
+    trained = {bisect_left(ends, tokens) for tokens, _ in steps}
+    for at, (point, loss) in enumerate(zip(curve.points, means(ends, steps), strict=True)):
+        if at in trained and point.tokens <= done:
             yield CurveOutcome(predicted=point, loss=loss)
 
 

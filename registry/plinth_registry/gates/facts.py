@@ -227,7 +227,9 @@ class ContractFacts(Frozen):
     level: float | None = Field(None, description="Level of the predicted curve; None if no curve was predicted.")
     segments: int = Field(0, description="Number of segments of the predicted curve.")
     missed: tuple[str, ...] = Field((), description="Segments with a loss outside the interval.")
-    final: PromisedLoss | None = Field(None, description="Last segment; None if the run ended before it.")
+    final: PromisedLoss | None = Field(
+        None, description="Last segment; None if the run ended before it, or without a finite loss."
+    )
 
 
 class Approval(Frozen):

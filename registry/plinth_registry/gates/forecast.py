@@ -32,7 +32,7 @@ def _loss(known: ContractFacts) -> tuple[bool, str]:
     if known.level is None:
         return False, "the contract has no predicted curve"
     if known.final is None:
-        return False, f"the run ended before the last of {counted(known.segments, 'promised segment')}"
+        return False, f"the run has no finite loss in the last of {counted(known.segments, 'promised segment')}"
     one, missed = known.final, f"; {len(known.missed)} of {known.segments} segments outside" if known.missed else ""
     side = "in" if one.low <= one.loss <= one.high else "above" if one.loss > one.high else "below"
     interval = f"{shown(one.low)} to {shown(one.high)} ({known.level:.0%} for all segments)"

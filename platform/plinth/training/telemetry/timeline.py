@@ -54,7 +54,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     allowance    a part of the allowance of the run's jobs is spent (share, rank_s, granted_rank_s,
                  price_per_rank_hour)
     allowance_spent   the job stops before the allowance is exceeded (the same fields)
-    forecast_missed   the mean loss of a segment is outside the band of the launch contract (tokens, loss, low, high)
+    forecast_missed   the mean loss of a segment is outside the band of the launch contract (tokens, low, high,
+                 loss; null without a finite one)
     upgraded, upgrade_refused   new code repeated the run's last steps, and continues the run or not (the comparison;
                  upgrade/record.py)
     audited      evidence of resume was written (bit_exact, compared_steps; delta: largest difference of a loss,

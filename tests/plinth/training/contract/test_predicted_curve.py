@@ -50,6 +50,14 @@ def test_only_finished_segments_have_an_outcome() -> None:
     assert (below.inside, below.words) == (False, "60 tokens: loss 0.5000, below 1.0000 to 1.5000")
 
 
+def test_a_segment_without_a_finite_loss_is_outside() -> None:
+    own = curve((20, 2.5, 3.5), (40, 2.0, 2.2), (41, 1.0, 1.5), (60, 1.0, 1.5))
+    losses = [(10, 3.0), (20, "nan"), (30, "nan"), (40, float("inf")), (60, 1.2)]
+    found = list(outcomes(own, losses))
+    assert [(one.predicted.tokens, one.inside) for one in found] == [(20, True), (40, False), (60, True)]
+    assert (found[1].loss, found[1].words) == (None, "40 tokens: no finite loss")
+
+
 def test_an_ended_run_may_be_a_rounded_step_short_of_the_last_segment() -> None:
     own = curve((500, 2.0, 3.0), (1000, 1.0, 2.0))
     losses = [(500, 2.5), (995, 1.5)]
@@ -114,6 +122,13 @@ class TestWatch:
         config = make()
         found = self.trained(config, CurveWatch(config, self.BAND), range(1, 13))
         assert found == [(6, 1536, 3.0), (12, 3072, 9.0)]
+
+    def test_a_segment_whose_losses_are_not_finite_is_reported(self, make: Make) -> None:
+        config, events = make(), Timeline(make().directory.events)
+        for step in range(1, 4):
+            events.append("step", step=step, tokens=config.tokens_through(step), loss=float("nan"))
+        (fields,) = CurveWatch(config, self.BAND).missed(3)
+        assert (fields["tokens"], fields["loss"]) == (768, None)
 
     def test_a_resumed_run_reports_nothing_twice(self, make: Make) -> None:
         config = make()
