@@ -47,8 +47,8 @@ _NEXT = 0x9E3779B97F4A7C15 - 2**64
 
 
 class ComputedStep(NamedTuple):
-    """Digests of one computation of a step: for each rank, one word per subject. Its `shift`-th next rank along the data
-    axis did its work."""
+    """Digests of one computation of a step: for each rank, one word per subject. The `shift`-th next rank along the
+    data axis did its work."""
 
     shift: int
     words: tuple[tuple[int, ...], ...]

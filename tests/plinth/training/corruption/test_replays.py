@@ -291,10 +291,8 @@ def test_the_machine_of_a_faulty_device_is_excluded_and_the_run_goes_on_from_bef
 def test_the_work_of_a_rank_is_done_by_ranks_with_the_same_part_of_the_model(make: Make, tmp_path: Path) -> None:
     ring = DataRing(configured(make, tmp_path, 8, parallel=Parallel(tensor=2)))
     assert (ring.size, [ring.worker(3, shift) for shift in (0, 1, -1, 5)]) == (4, [3, 5, 1, 5])
-    assert [[ring.worker(rank, ring.to_next_node(per_node)) // per_node for rank in range(8)] for per_node in (2, 4)] == [
-        [1, 1, 2, 2, 3, 3, 0, 0],
-        [1, 1, 1, 1, 0, 0, 0, 0],
-    ]
+    nodes = [[ring.worker(rank, ring.to_next_node(size)) // size for rank in range(8)] for size in (2, 4)]
+    assert nodes == [[1, 1, 2, 2, 3, 3, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]]
     assert [ring.replica_of(rank) for rank in range(8)] == [0, 1] * 4
 
 
