@@ -8,6 +8,7 @@ import numpy as np
 
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
+from plinth.training.parallel.topology import place_of
 
 
 def batch_at(config: RunConfig, step: int, rank: int) -> StepBatch:
@@ -24,10 +25,12 @@ def batch_at(config: RunConfig, step: int, rank: int) -> StepBatch:
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """Open batches; the configuration of a run names this function as `synthetic:open_batches`."""
+    """Open batches; the configuration of a run names this function as `synthetic:open_batches`. The ranks of a replica
+    have the same ones."""
+    replica = place_of(config.parallel, config.ranks, rank).data
 
     def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):
-            yield batch_at(config, step, rank)
+            yield batch_at(config, step, replica)
 
     return stream

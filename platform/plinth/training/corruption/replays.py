@@ -2,13 +2,16 @@
 
     before the step    copy of the state
     the step           digests of each rank's gradient, reduced gradient, optimizer state and weights
-    after it           the copy is put back, and the step is taken again with a shift k:
-                       rank r + k computes the gradient of rank r's batch and, with ZeRO, updates rank r's part
+    after it           the copy is put back, and the step is taken again with a shift k: the k-th next rank along the
+                       data axis computes the gradient of a rank's batch and, with ZeRO, updates the rank's part
     then               the digests are compared; if all are equal, the state is again that after the step
 
 The gradient travels back to its rank inside the backward pass, tensor by tensor, before it is accumulated. Reduction,
 norm and update therefore take place in the same order as in the step, and the replay is bit-equal on any number of
 ranks. If a digest differs, the step is replayed with more shifts, and the devices vote.
+
+Tensor and sequence ranks exchange activations, so each of them may compute wrong values because of one faulty device.
+The verdict then names all ranks of the replica.
 
 The reduction is repeated by the same ranks, and so is the update of an optimizer that is not elementwise: a fault that
 repeats itself there is not found.
@@ -31,6 +34,7 @@ from plinth.training.corruption.votes import DeviceVerdict, Vote, judged
 from plinth.training.data import Batches, StepBatch, batches_of
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.guard.rules import Intervention
+from plinth.training.parallel.topology import ranks_of
 from plinth.training.parameters.optimizers import OPTIMIZERS
 from plinth.training.supervise.host_checks import HostCheck, HostReport, this_host
 from plinth.training.trainer import Trainer
@@ -43,7 +47,8 @@ _NEXT = 0x9E3779B97F4A7C15 - 2**64
 
 
 class ComputedStep(NamedTuple):
-    """Digests of one computation of a step: for each rank, one word per subject. Rank r + shift did the work of r."""
+    """Digests of one computation of a step: for each rank, one word per subject. The `shift`-th next rank along the
+    data axis did its work."""
 
     shift: int
     words: tuple[tuple[int, ...], ...]
@@ -120,12 +125,15 @@ class StepReplayer:
         assert config.replay_checks is not None
         self.config, self.rank, self._share = config, rank, config.replay_checks.share
         self._group: Any = dist.new_group()
+        self._ring = DataRing(config)
         places: list[Any] = [None] * rank.world
         dist.all_gather_object(places, _place(config, rank))
         self.places: tuple[Place, ...] = tuple(places)
-        self.shift = config.launch.ranks_per_node if config.launch.nodes > 1 else 1
+        self.shift = self._ring.to_next_node(config.launch.ranks_per_node) if config.launch.nodes > 1 else 1
         #: True if every replay is computed on another host.
-        self.other_hosts = all(one.host != places[number - self.shift].host for number, one in enumerate(places))
+        self.other_hosts = all(
+            one.host != places[self._ring.worker(number, self.shift)].host for number, one in enumerate(places)
+        )
         self._copy, self._batches = StateCopy(), dict[int, Batches]()
         self._observed: ObservedStep | None = None
 
@@ -156,7 +164,7 @@ class StepReplayer:
         self._observed = None
         taken.append(self._repeat(trainer, step, self.shift))
         if self._verdict(taken) is not None:
-            others = [k for k in range(1, self.rank.world) if k != self.shift]
+            others = [k for k in range(1, self._ring.size) if k != self.shift]
             taken += [self._repeat(trainer, step, k) for k in (0, self.shift, *others[:1])]
         self._copy.release()
         found = self._verdict(taken)
@@ -177,7 +185,7 @@ class StepReplayer:
         self._copy.close()
 
     def _repeat(self, trainer: Trainer, step: int, shift: int) -> ComputedStep:
-        engine, ward = trainer.engine, (self.rank.index - shift) % self.rank.world
+        engine, ward = trainer.engine, self._ring.worker(self.rank.index, -shift)
         self._copy.put_back(engine)
         observed = ObservedStep(engine, self._exchange(shift))
         trainer.repeat(self._batch(ward, step))
@@ -195,7 +203,8 @@ class StepReplayer:
                 stream.close()
 
     def _exchange(self, shift: int) -> WorkExchange:
-        return WorkExchange(self.rank, shift, self._group)
+        worker, ward = (self._ring.worker(self.rank.index, by) for by in (shift, -shift))
+        return WorkExchange(shift, worker, ward, self._group)
 
     def _gathered(self, seen: tuple[int, Tensor]) -> ComputedStep:
         shift, words = seen
@@ -206,9 +215,11 @@ class StepReplayer:
     def _verdict(self, taken: Sequence[ComputedStep]) -> tuple[str, DeviceVerdict] | None:
         """Return what differs first in the order of computation, and the verdict on the devices."""
         stage = self.config.parallel.zero_stage
-        alike = {*SUBJECTS[-1:] * (stage < 3), *SUBJECTS[-2:] * (stage == 0)}  # equal on all ranks
+        alike = {*SUBJECTS[-1:] * (stage < 3), *SUBJECTS[-2:] * (stage == 0)}  # equal on ranks with the same parameters
         if all(one.words == taken[0].words for one in taken) and all(
-            len({words[SUBJECTS.index(what)] for words in taken[0].words}) == 1 for what in alike
+            len({taken[0].words[rank][SUBJECTS.index(what)] for rank in ranks}) == 1
+            for what in alike
+            for ranks in self._ring.replicas
         ):
             return None
         for subject, what in enumerate(SUBJECTS):
@@ -217,22 +228,56 @@ class StepReplayer:
         return None
 
     def _votes(self, taken: Iterable[ComputedStep], subject: int, alike: bool) -> Iterator[Vote]:
-        """Yield what each device has computed of one subject. `alike` is True if it is the same value on all ranks."""
+        """Yield what each device has computed of one subject. `alike` is True if it is the same value on all ranks with
+        the same parameters."""
         what = SUBJECTS[subject]
         moved = what in ("gradient", "loss") or (what == "optimizer state" and exchanges_update(self.config))
         for one in taken:
             for rank, words in enumerate(one.words):
-                about: Hashable = what if alike else (what, rank)
-                device = (rank + one.shift) % len(one.words) if moved else rank
+                about: Hashable = (what, self._ring.replica_of(rank) if alike else rank)
+                device = self._ring.worker(rank, one.shift) if moved else rank
                 yield Vote(about, device, words[subject])
 
 
-class WorkExchange:
-    """Exchange of tensors between a rank and the rank that does its work."""
+class DataRing:
+    """Order of the ranks that differ in their data alone. Each of them can do the work of any other."""
 
-    def __init__(self, rank: Rank, shift: int, group: Any) -> None:
+    def __init__(self, config: RunConfig) -> None:
+        self._rings = ranks_of(config.parallel, config.ranks, ("data",))
+        #: Groups of ranks with the same parameters.
+        self.replicas = ranks_of(config.parallel, config.ranks, ("data", "sequence"))
+        self._places = {rank: (ring, at) for ring in self._rings for at, rank in enumerate(ring)}
+
+    @property
+    def size(self) -> int:
+        """Number of ranks of a ring."""
+        return len(self._rings[0])
+
+    def worker(self, rank: int, shift: int) -> int:
+        """Return the `shift`-th next rank along the data axis."""
+        ring, at = self._places[rank]
+        return ring[(at + shift) % self.size]
+
+    def replica_of(self, rank: int) -> int:
+        """Return the number of the group of ranks that have the same parameters as this rank."""
+        return next(number for number, ranks in enumerate(self.replicas) if rank in ranks)
+
+    def to_next_node(self, ranks_per_node: int) -> int:
+        """Return the smallest shift whose worker is on another node."""
+        return -(-ranks_per_node // len(self._rings))
+
+
+class WorkExchange:
+    """Exchange of tensors between a rank and the rank that does its work.
+
+    Args:
+        worker: rank that does this rank's work.
+        ward: rank whose work this rank does.
+    """
+
+    def __init__(self, shift: int, worker: int, ward: int, group: Any) -> None:
         self.shift, self._group = shift, group
-        self._worker, self._ward = ((rank.index + by) % rank.world for by in (shift, -shift))
+        self._worker, self._ward = worker, ward
 
     def from_worker(self, tensor: Tensor) -> Tensor:
         """Return the result of the rank that does this rank's work. Send this rank's result to its ward."""

@@ -380,7 +380,7 @@ class Training(Frozen):
 def _not_replayable(training: Training) -> Iterator[str]:
     """Yield the settings with which another rank cannot take a rank's part of a step."""
     parallel = training.parallel
-    for name in ("tensor", "sequence", "pipeline", "expert"):
+    for name in ("pipeline", "expert"):
         if getattr(parallel, name) > 1:
             yield f"parallel.{name} {getattr(parallel, name)}"
     if parallel.offload != "none":
@@ -389,6 +389,6 @@ def _not_replayable(training: Training) -> Iterator[str]:
         yield "precision fp16"
     if not training.deterministic:
         yield "deterministic false"
-    if training.launch.ranks < 2:
-        yield "launch.ranks 1"
+    if parallel.data_ranks(training.launch.ranks) < 2:
+        yield f"launch.ranks {training.launch.ranks}"
     yield from (hook.name for hook, _ in hooks.asked(training, usable=True))

@@ -18,7 +18,7 @@ from plinth.launch.base import excluded_hosts
 from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.config import RunConfig
-from plinth.training.corruption.replays import Mismatch, Place
+from plinth.training.corruption.replays import DataRing, Mismatch, Place
 from plinth.training.corruption.sampling import ReplayRecord, interval, samples
 from plinth.training.corruption.votes import DeviceVerdict
 from plinth.training.parameters.optimizers import Optimizer
@@ -167,9 +167,13 @@ def strike(config: RunConfig, trials: int) -> list[dict[str, Any]]:
 
 
 def require_found(config: RunConfig, trials: list[dict[str, Any]]) -> None:
-    """A flip is found exactly if its step was sampled and it left a trace, and only the struck device is named."""
-    sampled = set(samples(config.key, OFTEN.share, len(trials) + 1))
+    """A flip is found exactly if its step was sampled and it left a trace, and only the struck device is named. If the
+    ranks of a replica exchange activations, those are named that the struck one has misled."""
+    sampled, size = set(samples(config.key, OFTEN.share, len(trials) + 1)), config.parallel.model_ranks
     for trial in trials:
+        if size > 1:
+            trial |= {"found": trial["found"] and (trial["found"][0], *map(_replicas(size), trial["found"][1:]))}
+            trial |= {"struck": trial["struck"] // size}
         assert (trial["found"] is not None) == (trial["step"] in sampled and not trial["masked"]), trial
         if trial["found"]:
             what, faulty, suspects = trial["found"]
@@ -177,6 +181,10 @@ def require_found(config: RunConfig, trials: list[dict[str, Any]]) -> None:
             assert not suspects or trial["struck"] in suspects, trial
             if what != "reduced gradient":
                 assert faulty == (trial["struck"],), trial
+
+
+def _replicas(size: int) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+    return lambda ranks: tuple(sorted({rank // size for rank in ranks}))
 
 
 @pytest.mark.exhaustive
@@ -191,13 +199,21 @@ def test_flips_are_found_and_only_the_struck_device_is_named(make: Make, tmp_pat
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "stage", "precision"), [(3, 0, "fp32"), (3, 0, "bf16"), (4, 1, "bf16"), (3, 2, "fp32")]
+    ("ranks", "parallel", "precision"),
+    [
+        (3, Parallel(zero_stage=0), "fp32"),
+        (3, Parallel(zero_stage=0), "bf16"),
+        (4, Parallel(zero_stage=1), "bf16"),
+        (3, Parallel(zero_stage=2), "fp32"),
+        (6, Parallel(zero_stage=1, tensor=2), "fp32"),
+        (6, Parallel(zero_stage=0, sequence=2), "fp32"),
+    ],
 )
 def test_flips_are_found_at_the_rate_of_sampling(
-    ranks: int, stage: int, precision: str, make: Make, tmp_path: Path
+    ranks: int, parallel: Parallel, precision: str, make: Make, tmp_path: Path
 ) -> None:
     """50 trials, judged by the exact binomial interval."""
-    more = {"parallel": Parallel(zero_stage=stage), "precision": precision, "total_steps": 99}
+    more = {"parallel": parallel, "precision": precision, "total_steps": 99}
     config = configured(make, tmp_path, ranks, **more)
     trials = run_ranks(ranks, strike, config, 50)[0]
     require_found(config, trials)
@@ -272,6 +288,14 @@ def test_the_machine_of_a_faulty_device_is_excluded_and_the_run_goes_on_from_bef
     assert [event["step"] for event in timeline(config.directory.events).of("resumed")] == [3]
 
 
+def test_the_work_of_a_rank_is_done_by_ranks_with_the_same_part_of_the_model(make: Make, tmp_path: Path) -> None:
+    ring = DataRing(configured(make, tmp_path, 8, parallel=Parallel(tensor=2)))
+    assert (ring.size, [ring.worker(3, shift) for shift in (0, 1, -1, 5)]) == (4, [3, 5, 1, 5])
+    nodes = [[ring.worker(rank, ring.to_next_node(size)) // size for rank in range(8)] for size in (2, 4)]
+    assert nodes == [[1, 1, 2, 2, 3, 3, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]]
+    assert [ring.replica_of(rank) for rank in range(8)] == [0, 1] * 4
+
+
 @pytest.mark.parametrize(("hosts", "bad"), [(("a", "a", "b", "b"), ["b"]), (("b", "b", "b", "b"), [])])
 def test_the_last_machine_is_not_excluded(hosts: tuple[str, ...], bad: list[str]) -> None:
     places = tuple(Place(number // 2, host, None, "") for number, host in enumerate(hosts))
@@ -285,20 +309,20 @@ def test_the_last_machine_is_not_excluded(hosts: tuple[str, ...], bad: list[str]
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "stage", "changes"),
+    ("ranks", "parallel", "changes"),
     [
-        (2, 0, {"precision": "bf16"}),
-        (4, 1, {}),
-        (3, 2, {"precision": "bf16", "optimizer": Optimizer(kind="muon", ema_decay=0.9)}),
-        (2, 3, {}),
-        (2, 1, {"compile": True}),
+        (2, Parallel(zero_stage=0), {"precision": "bf16"}),
+        (4, Parallel(zero_stage=1), {}),
+        (3, Parallel(zero_stage=2), {"precision": "bf16", "optimizer": Optimizer(kind="muon", ema_decay=0.9)}),
+        (2, Parallel(zero_stage=3), {}),
+        (2, Parallel(zero_stage=1, compile=True), {}),
+        (4, Parallel(zero_stage=1, tensor=2), {"precision": "bf16"}),
+        (4, Parallel(zero_stage=2, sequence=2), {}),
     ],
 )
 def test_an_undisturbed_run_is_the_same_with_replays_and_has_no_mismatch(
-    ranks: int, stage: int, changes: dict[str, Any], make: Make, tmp_path: Path
+    ranks: int, parallel: Parallel, changes: dict[str, Any], make: Make, tmp_path: Path
 ) -> None:
-    parallel = Parallel(zero_stage=stage, compile=changes.get("compile", False))
-    changes = {name: value for name, value in changes.items() if name != "compile"}
     ends = []
     for checks in (OFTEN, None):
         root = tmp_path / str(checks is None)

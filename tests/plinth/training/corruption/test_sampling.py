@@ -83,7 +83,7 @@ def test_the_newest_checkpoint_up_to_the_last_equal_replay_is_kept() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"parallel": Parallel(tensor=2)}, "parallel.tensor 2"),
+        ({"parallel": Parallel(tensor=4)}, "launch.ranks 4"),
         ({"parallel": Parallel(pipeline=2)}, "parallel.pipeline 2"),
         ({"parallel": Parallel(offload="optimizer", zero_stage=2)}, "parallel.offload optimizer"),
         ({"precision": "fp16"}, "precision fp16"),
