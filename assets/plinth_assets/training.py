@@ -156,6 +156,8 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             if event["event"] == "step" and event["step"] > seen:
                 meter.advance(event["step"] - seen, f"loss {event['loss']:.3f}  {event['tokens_per_s']:,.0f} tokens/s")
                 seen = event["step"]
+                if seen == prepared.total_steps:
+                    meter.tell("last step taken; it is saved, and the resume is audited")
             elif event["event"] in LOGGED_EVENTS:
                 line = f"{event['event']}: {words(event)}"
                 say(line)

@@ -68,6 +68,8 @@ def sign(
     drafted = contracts.draft(ctx, config, curve=given, rank_hours=rank_hours, amend=amend)
     if not as_json:
         _show(drafted, None)
+        for change in contracts.changes(ctx, config):
+            output.say(f"changed: {change}")
     if not yes and not (not as_json and sys.stdin.isatty() and click.confirm("Sign it?")):
         remedy = "review it, then pass --yes"
         raise RequestError("the contract was not signed", expected="a confirmation", remedy=remedy)

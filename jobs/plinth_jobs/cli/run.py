@@ -349,9 +349,16 @@ def _show(summary: RunSummary, workspace: Path) -> None:
         output.facts({"results": summary.page.absolute().as_uri()})
     for line in summary.warnings:
         output.line(f"warning: {line}")
-    at = "" if workspace == Path("workspace") or "PLINTH_WORKSPACE" in os.environ else f" -w {workspace}"
+    place = _uri(workspace) or str(workspace)
+    at = "" if workspace == Path("workspace") or "PLINTH_WORKSPACE" in os.environ else f" -w {place}"
     output.say("\nNext:")
     output.facts({f"plinth {command}{at}{rest}": words for command, rest, words in _next(summary)})
+
+
+def _uri(workspace: Path) -> str:
+    from plinth.storage.workspace import Workspace
+
+    return Workspace(workspace).uri
 
 
 def _show_expected(work: list[ExpectedWork], fresh: int, as_json: bool) -> None:

@@ -175,8 +175,9 @@ class Launch(Frozen):
         0,
         ge=0,
         exclude_if=lambda given: not given,
-        description="Number of further machines that wait to replace lost nodes, except the first node. With "
-        "`training.recovery.copies_every`, the ranks of the other nodes keep running.",
+        description="Number of further machines that wait to replace lost nodes. With "
+        "`training.recovery.copies_every`, the ranks of the other nodes keep running, unless the first node is lost: "
+        "then a spare leads, and all ranks start again.",
     )
     python: str = Field(
         "",

@@ -59,12 +59,14 @@ def draft(
         amend: reason to replace the contract in force.
 
     Raises:
-        RequestError: the run has a contract and `amend` is empty, nothing bounds its cost, or the curve is for another
-            run.
+        RequestError: the run has a contract and `amend` is empty, nothing bounds its cost, or the curve or an amendment
+            is for another run.
         LineageError: the run started without a contract, or its contracts do not form a chain.
         SignatureError: an earlier contract is not validly signed.
     """
     before = current(ctx, config)
+    if before is None and attempts.known(config.directory):
+        contract.require_all(config.run_id, (), ("",))
     if (before is None) == bool(amend):
         raise RequestError(
             f"run {config.run_id} has {'no contract to amend' if before is None else 'a launch contract'}",
@@ -76,6 +78,8 @@ def draft(
         raise RequestError(
             "a contract that replaces another keeps its predicted curve", found="--curve", remedy="omit --curve"
         )
+    if before:
+        contract.require_same_run(before.contract, config)
     promised = before.contract.curve if before else curve.require_run(config) if curve else None
     return LaunchContract(
         run=config.run_id,
@@ -90,6 +94,12 @@ def draft(
         owner="-",
         at=dsse.now(),
     )
+
+
+def changes(ctx: Context, config: RunConfig) -> list[str]:
+    """Return the settings of a run that differ from the contract in force, if there is one."""
+    before = current(ctx, config)
+    return contract.differences(before.contract, config) if before else []
 
 
 def sign(ctx: Context, drafted: LaunchContract, owner: str | None = None) -> LaunchContract:
@@ -116,13 +126,15 @@ def current(ctx: Context, config: RunConfig) -> SignedContract | None:
     """Return the newest contract of a run after verifying all its contracts, or None if it has none.
 
     Raises:
-        LineageError: the run started without a contract, or a contract was removed or does not fit the others.
+        LineageError: the run started before its contract, or a contract was removed or does not fit the others.
         SignatureError: a contract is not validly signed by the owner.
     """
     trust, run = Trust.of(ctx.workspace), config.directory
     earlier = attempts.known(run)
     records = attempts.opened(earlier, trust.authority(TRAINER), config.run_id) if earlier else ()
     envelopes, named = attempts.contracts(run), attempts.named(records)
+    if not envelopes and not any(one.sha256 for one in named):
+        return None
     found = contract.opened(envelopes, trust.authority(OWNER), config.run_id, named, dsse.now())
     contract.require_all(config.run_id, [one.sha256 for one in found], [one.sha256 for one in named])
     return found[-1] if found else None

@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple
 from pydantic import Field, ValidationError, model_validator
 
 from plinth import fingerprint
-from plinth.errors import LineageError, MissingError, PlinthError, SignatureError
+from plinth.errors import LineageError, MissingError, PlinthError, RequestError, SignatureError
 from plinth.records import Frozen
 from plinth.text import counted
-from plinth.training.config import RunConfig
+from plinth.training.config import RunConfig, identity
 from plinth.training.directory import RunDirectory
 from plinth.training.predicted_curve import PredictedCurve
 from plinth.trust import dsse
@@ -232,12 +232,32 @@ def require_all(run: str, digests: Sequence[str], named: Sequence[str]) -> None:
 def differences(contract: LaunchContract, config: RunConfig) -> list[str]:
     """Return the settings of a run that differ from its contract, each as `key: contract, run`."""
     try:
-        given = {**contract.settings, "workspace": config.workspace, "contract": config.contract}
-        given |= {name: getattr(config, name) for name in ("telemetry", "sinks", "reading", "supervision")}
-        promised = settings(RunConfig.model_validate(given))  # with the defaults of this version of Plinth
+        promised = settings(_promised(contract, config))
     except (ValidationError, PlinthError) as error:
         return [f"the settings of the contract cannot be read: {str(error).splitlines()[0]}"]
     return list(_differences(promised, settings(config), ""))
+
+
+def require_same_run(contract: LaunchContract, config: RunConfig) -> None:
+    """Raise an error if an amendment would change what identifies the run.
+
+    Raises:
+        RequestError: these settings are those of another run, for example after an edit of config.json.
+    """
+    if identity(_promised(contract, config)) != identity(config):
+        raise RequestError(
+            f"these settings are not those of run {config.run_id}",
+            found="; ".join(differences(contract, config)[:LISTED]),
+            expected="changes of placement, layout, checkpoints or stopping rules",
+            remedy="change the recipe and run `plinth run`: it prepares another run, with a contract of its own",
+        )
+
+
+def _promised(contract: LaunchContract, config: RunConfig) -> RunConfig:
+    """Return the configuration that a contract promises, with the defaults of this version of Plinth."""
+    given = {**contract.settings, "workspace": config.workspace, "contract": config.contract}
+    given |= {name: getattr(config, name) for name in ("telemetry", "sinks", "reading", "supervision")}
+    return RunConfig.model_validate(given)
 
 
 def _differences(ours: Any, theirs: Any, where: str) -> Iterator[str]:

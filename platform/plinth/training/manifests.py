@@ -48,6 +48,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
     """Return the manifest of asset `run`: the timeline's deterministic columns, and the loss curve.
 
     Raises:
+        ResumeError: the run was trained with other settings than its recipe has now, for example an edited config.json.
         TrainingError: the run has not finished, or its timeline lacks steps.
     """
     refresh(config.directory)
@@ -55,6 +56,8 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
     last = last_step(config, history)
     fetch_whole(config, last)
     state = checkpoint.read_state(config.directory, last)
+    if config.trainer is None:  # others write their own state
+        checkpoint.require_identity(config, state)
     schema = TIMELINE_SCHEMA if config.trainer is None else _optional(TIMELINE_SCHEMA)
     columns = {field.name: [event.get(field.name) for event in history.steps.values()] for field in schema}
     table = pa.table(columns, schema=schema)

@@ -155,7 +155,8 @@ def curve_command(settings: Settings, file: Path, run: str, out: Path | None, as
     """Predict the loss curve of RUN, which is prepared but not started, from the runs of the ladder in FILE.
 
     The band contains the losses of all segments of the run together with a probability of 95%. All runs of the ladder
-    that count have the learning rate schedule of RUN, in fractions of their tokens.
+    that count have the learning rate schedule of RUN, in fractions of their tokens. They need the mixture weights of
+    RUN, and its tokenizer or one that cuts text nearly alike, since losses are per token.
     """
     from plinth import fingerprint
     from plinth.model.architectures import parameters
@@ -169,7 +170,14 @@ def curve_command(settings: Settings, file: Path, run: str, out: Path | None, as
     _, arms = experiments.load(file)
     made = {one.asset: ctx.refs.current(one.asset) for one in arms if ctx.refs.seen(one.asset)}
     size, tokens = parameters(config.model, config.vocab_size).active, config.tokens_through(config.total_steps)
-    found = predicted(ladder_curves(ctx, arms, made), size, tokens, shape_of(config.optimizer))
+    curves = ladder_curves(ctx, arms, made)
+    found = predicted(curves, size, tokens, shape_of(config.optimizer))
+    if curves.tokenizers - {config.tokenizer}:
+        output.line(
+            f"warning: the ladder has another tokenizer than {config.run_id}, so the predicted losses per token may be "
+            "off; `tokenizer: {kind: given}` gives all the same",
+            err=True,
+        )
     if out is not None:
         write_file(str(out), lambda stream: stream.write(fingerprint.canonical(found)))
     if as_json:

@@ -63,20 +63,23 @@ class LadderCurve:
 
 @dataclass(frozen=True)
 class LadderCurves:
-    """Loss curves of the finished runs of an experiment, and the names of the runs that are too short for one."""
+    """Loss curves of the finished runs of an experiment, the names of the runs that are too short for one, and the
+    digests of all tokenizers."""
 
     curves: tuple[LadderCurve, ...]
     short: tuple[str, ...] = ()
+    tokenizers: frozenset[str] = frozenset()
 
 
 def ladder_curves(ctx: Context, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> LadderCurves:
     """Return the loss curves of the finished runs of an experiment. Runs that failed are left out."""
-    found, short = [], []
+    found, short, tokenizers = [], [], set[str]()
     for arm in arms:
         manifest = made.get(arm.asset)
         if manifest is None or manifest.stats["status"] != "finished":
             continue
         run = ctx.refs.load(manifest.inputs["run"])
+        tokenizers.add(run.inputs["tokenizer"])
         (part,) = run.named("timeline.parquet")
         rows = read_table(ctx.store, part, ["tokens", "loss"]).to_pylist()
         steps = [(int(row["tokens"]), row["loss"]) for row in rows]
@@ -85,7 +88,7 @@ def ladder_curves(ctx: Context, arms: Sequence[Arm], made: Mapping[str, Manifest
             found.append(one)
         else:
             short.append(name)
-    return LadderCurves(tuple(found), tuple(short))
+    return LadderCurves(tuple(found), tuple(short), frozenset(tokenizers))
 
 
 def curve_of(

@@ -54,8 +54,8 @@ def run(ctx: Context) -> RunConfig:
     made = RunConfig(
         run_id="small-0", key="0" * 64, recipe="small", workspace=str(ctx.workspace.root), model=own.model,
         vocab_size=64, end_of_text=0, optimizer=Optimizer(), precision="fp32", parallel=own.parallel, seed=1,
-        launch=own.launch, sequence_tokens=32, micro_batch_sequences=2, global_batch_sequences=8, total_steps=12,
-        mixture=mixture.digest, shards={"web": "s" * 64}, tokenizer="t" * 64, checkpoints=Checkpoints(),
+        launch=own.launch, sequence_tokens=32, micro_batch_sequences=2, global_batch_sequences=8, sequences=96,
+        total_steps=12, mixture=mixture.digest, shards={"web": "s" * 64}, tokenizer="t" * 64, checkpoints=Checkpoints(),
         supervision=own.supervision, contract="required",
     )  # fmt: skip
     configuration.write(made)
@@ -125,13 +125,24 @@ def test_what_cannot_be_signed(plinth: Callable[..., Any], run: RunConfig, curve
     assert "has a launch contract" in checked(2, plinth(*sign, "--rank-hours", "6")).err
     start(run)
     configuration.write(run.model_copy(update={"launch": Launch(ranks=1)}))
-    plinth(*sign, "--amend", "a node is lost")
+    told = plinth(*sign, "--amend", "a node is lost").out
+    assert "changed: launch.ranks: 2 in the contract, 1 in the run" in told
     assert start(run.model_copy(update={"launch": Launch(ranks=1)}))
+
+
+def test_an_edited_learning_rate_is_no_amendment(plinth: Callable[..., Any], run: RunConfig) -> None:
+    sign = ("run", "contract", "sign", "small", "--yes")
+    plinth(*sign, "--rank-hours", "5")
+    configuration.write(run.model_copy(update={"optimizer": Optimizer(lr=0.5)}))
+    refused = checked(2, plinth(*sign, "--amend", "faster")).err
+    assert "not those of run small-0" in refused
+    assert "optimizer.lr: 0.003 in the contract, 0.5 in the run" in refused
 
 
 def test_a_run_that_has_started_is_not_promised_afterward(plinth: Callable[..., Any], run: RunConfig) -> None:
     configuration.write(run.model_copy(update={"contract": "optional"}))
     start(run)
+    assert "has no launch contract" in checked(3, plinth("run", "contract", "show", "small")).err
     assert "started before" in checked(8, plinth("run", "contract", "sign", "small", "--rank-hours", "5", "--yes")).err
 
 
@@ -155,7 +166,7 @@ def test_an_amendment_is_refused_before_the_job_stops_and_can_be_signed(
     contracts.sign(ctx, contracts.draft(ctx, run, rank_hours=5))
     start(run)
     change = Amendment(from_step=7, global_batch_sequences=16, reason="the loss is noisy")
-    amended = run.model_copy(update={"sequences": 96, "total_steps": 9, "amendments": (change,)})
+    amended = run.model_copy(update={"total_steps": 9, "amendments": (change,)})
     with pytest.raises(LineageError, match="not what its launch contract promises"):
         admission.submit(ctx, amended)
     assert job.pending(amended)  # a live job is stopped before the amendment is recorded

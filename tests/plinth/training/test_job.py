@@ -17,7 +17,7 @@ import pytest
 from tiny_mixture import made_mixture
 
 from plinth.compute.context import Context
-from plinth.errors import CheckpointError, TrainingError
+from plinth.errors import CheckpointError, ResumeError, TrainingError
 from plinth.launch.base import JobStatus
 from plinth.launch.local import LocalLauncher
 from plinth.launch.parameters import Launch, Supervision
@@ -170,6 +170,10 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     assert table.column("loss").to_pylist() == losses
     assert run.stats["final_loss"] == losses[-1] < losses[0]
     assert run.stats["loss_curve"] == [[i + 1, loss] for i, loss in enumerate(losses)]
+
+    edited = prepared.model_copy(update={"optimizer": prepared.optimizer.model_copy(update={"lr": 0.5})})
+    with pytest.raises(ResumeError, match="belongs to another run"):
+        manifests.run_manifest(ctx, edited)
 
     made = manifests.checkpoint_manifest(ctx, prepared, run)
     names = {part.name: part.blob for part in made.parts}

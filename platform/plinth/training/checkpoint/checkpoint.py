@@ -23,11 +23,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plinth.errors import CheckpointError, DiskFullError
+from plinth.errors import CheckpointError, DiskFullError, ResumeError
 from plinth.storage.atomic import named_failures, sync_directory, write_bytes
 from plinth.training import attempts
 from plinth.training.checkpoint import commit_record, digest_tree
@@ -46,6 +46,7 @@ from plinth.training.checkpoint.digest_tree import (
     require_total,
     silent,
 )
+from plinth.training.config import RunConfig, identity
 from plinth.training.directory import RunDirectory
 from plinth.training.validation import probe_curves
 
@@ -383,6 +384,22 @@ def read_state(run: RunDirectory, step: int) -> dict[str, Any]:
     """Return `state.json` of a checkpoint that has been verified."""
     state: dict[str, Any] = json.loads((path(run, step) / STATE).read_bytes())
     return state
+
+
+def require_identity(config: RunConfig, state: Mapping[str, Any]) -> None:
+    """Raise an error if a saved state is not from a run with these settings.
+
+    Raises:
+        ResumeError: the state belongs to another run, or its run was configured otherwise.
+    """
+    expected = identity(config, state["step"])
+    if state["identity"] != expected:
+        raise ResumeError(
+            f"{name(state['step'])} belongs to another run",
+            found=f"identity {state['identity']}",
+            expected=f"identity {expected} of run {config.run_id}",
+            remedy="each run has its own directory: do not copy checkpoints between them, and do not edit config.json",
+        )
 
 
 def record_path(run: RunDirectory, step: int) -> Path:

@@ -276,14 +276,8 @@ def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]
     Raises:
         ResumeError: the state belongs to another run or precision.
     """
+    checkpoint.require_identity(config, state)
     name = checkpoint.name(state["step"])
-    if state["identity"] != identity(config, state["step"]):
-        raise ResumeError(
-            f"{name} belongs to another run",
-            found=f"identity {state['identity']}",
-            expected=f"identity {identity(config, state['step'])} of run {config.run_id}",
-            remedy="each run has its own directory; do not copy checkpoints between them",
-        )
     if state["precision"] != precision:
         raise ResumeError(
             f"{name} was saved in another precision, chosen by `precision: auto` on another device",
