@@ -423,6 +423,22 @@ def test_a_table_between_text_stays(inside: str, kept: bool) -> None:
     assert "Oats" not in BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}</article>").text
 
 
+@pytest.mark.parametrize(
+    ("label", "between", "count"),
+    [
+        ("<div>Article content</div>", "", 0),
+        ("<div>Article content</div>", f"<p>{THIRD}</p>", 3),
+        ("<div>What the article has</div>", "", 3),
+        ("<ul><li>Article content</ul>", "", 3),
+    ],
+)
+def test_labels_that_label_nothing_are_dropped(label: str, between: str, count: int) -> None:
+    page = f"<article>{label}{ARTICLE}{label}{between}{label}<p>{SECOND} {FIRST}</p></article>"
+    text = BlockEngine(LIKELY)(page).text
+    assert text.count("rticle") == count
+    assert text.endswith(FIRST)
+
+
 CALL = "Sign up for our newsletter."
 
 

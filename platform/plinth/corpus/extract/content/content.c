@@ -149,8 +149,8 @@ static int64_t text_room(const Page *page) {
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
    needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure`
-   is the `doubt`; `traits` are those of `risk.h`; `is_article`: the page declares an article, and
-   neither a forum nor a list. */
+   is the `doubt`, `traits` are those of `risk.h`; `is_article`: the page declares an article, and neither a forum nor a
+   list. */
 KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, f32_in votes, f64_out traits, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, int64_t *is_article) {
     Page page;
     Facts facts = {0};
@@ -186,6 +186,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
         drop_controls(&page, scores, limit);
+        drop_labels(&page, scores, limit);
         drop_pointers(&page, &facts, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_islands(&page, first_scores, scores, limit);
         if (sure >= ARTICLE_CHARS) keep_tables(&page, scores, limit);

@@ -7,8 +7,9 @@
    NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
    dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. Text away from the article is
    dropped up to LONELY, or SURE_TEASER if FAR_AWAY blocks or the name of another page are between, but at most FEW_ISLANDS
-   of the text; a call at the end has at most CALL_CHARS characters, all calls at most FEW_CALLS of the text. The words
-   of a pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
+   of the text; a paragraph of calls at the end has at most CALL_CHARS characters, all of them have CALL_SPAN for
+   each call and at most FEW_CALLS of the text. A table that is kept amid text has FEW_CELLS at least. The words of a
+   pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
    without spaces, a sentence is a single word. */
 #define JOINED 2.0f
 #define NAMED 3.0f
@@ -208,6 +209,29 @@ static void drop_pointers(const Page *page, const Facts *facts, float *scores, f
     }
 }
 
+INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
+    return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
+}
+
+/* True for a few words that are no item, cell or code. */
+static bool is_label(const Page *page, const Block *block) {
+    return block->words <= 3 && !block->stops && !block->pre && !above(page, block->element, LI, LI) && !above(page, block->element, TD, TH);
+}
+
+/* Drop labels that label nothing: the same words twice in a row, and wherever else they are. */
+static void drop_labels(const Page *page, float *scores, float limit) {
+    const Block *last = NULL;
+    uint64_t idle = 0;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (!(scores[k] >= limit)) continue;
+        if (last && block->repeats && is_label(page, block) && same_text(page, last, block)) idle = block->hash;
+        last = block;
+    }
+    for (int64_t k = 0; k < page->block_count && idle; k++)
+        if (scores[k] >= limit && page->blocks[k].hash == idle && is_label(page, &page->blocks[k])) scores[k] = limit - 1;
+}
+
 /* A run of blocks that are kept: from `from` to before `to`, `gap` blocks away from the kept text toward the article. */
 typedef struct { int64_t from, to, gap; float best; double chars; bool has_title, is_below_link; } Island;
 
@@ -334,10 +358,6 @@ static float sentence_limit(const Page *page, const float *scores, float limit) 
         if (is_sentence && scores[k] > best) best = scores[k];
     }
     return best > limit - HOPELESS ? best : limit;
-}
-
-INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
-    return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
 }
 
 /* Drop sentences that were kept before, to the letter: pages repeat them for other screens. Code and terms may repeat.
