@@ -75,7 +75,7 @@ class MainContent(NamedTuple):
         unsure: 1 minus the F1 of characters that the model expects, or the share of characters in blocks of which the
             model is not sure, if that is more; 0 from engines that do not know.
         article: the page declares an article (`og:type`), and neither a forum nor a list.
-        traits: traits of the text by which its risk is told (`content.risk`); none from engines that do not know.
+        traits: traits of the text from which its risk follows (`content.risk`); none from engines that do not know.
         route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
     """
 

@@ -213,9 +213,10 @@ INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
     return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
 }
 
-/* True for a few words that are no item, cell or code. */
+/* True for a few words that are not an item, a cell, a term or code. */
 static bool is_label(const Page *page, const Block *block) {
-    return block->words <= 3 && !block->stops && !block->pre && !above(page, block->element, LI, LI) && !above(page, block->element, TD, TH);
+    bool is_part = above(page, block->element, LI, LI) || above(page, block->element, TD, TH) || above(page, block->element, DT, DD);
+    return block->words <= 3 && !block->stops && !block->pre && !is_part;
 }
 
 /* Drop labels that label nothing: the same words twice in a row, and wherever else they are. */
