@@ -127,10 +127,10 @@ def test_a_document_says_how_risky_its_text_is() -> None:
         found = extractor.extract([Page(body.encode()) for body in bodies])
     contents = [engine("blocks")(body) for body in bodies]
     risks = [risk_of(content.unsure, content.traits) for content in contents]
-    assert [float(one.facts[RISK_KEY]) for one in found if isinstance(one, Text)] == [round(risk, 3) for risk in risks]
     unsure, sure, index = risks
-    assert RISK_ABOVE < sure < 0.05 < unsure
-    assert index > 0.5
+    assert sure < RISK_ABOVE < 0.09 < min(unsure, index)
+    written = [one.facts.get(RISK_KEY) for one in found if isinstance(one, Text)]
+    assert written == [f"{unsure:.3f}", None, f"{index:.3f}"]
     with Extractor(Extraction(engine="trafilatura")) as extractor:
         (other,) = extractor.extract([Page(bodies[1].encode())])
     assert isinstance(other, Text)
