@@ -430,6 +430,8 @@ def test_a_table_between_text_stays(inside: str, kept: bool) -> None:
         ("<div>Article content</div>", f"<p>{THIRD}</p>", 3),
         ("<div>What the article has</div>", "", 3),
         ("<ul><li>Article content</ul>", "", 3),
+        ("<dl><dt>Article content</dl>", "", 3),
+        ("<div>article水車小屋の番人は農夫が持ってくる穀物の袋をすべて帳面に書き留める</div>", "", 3),
     ],
 )
 def test_labels_that_label_nothing_are_dropped(label: str, between: str, count: int) -> None:

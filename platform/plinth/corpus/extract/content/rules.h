@@ -216,7 +216,7 @@ INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
 /* True for a few words that are not an item, a cell, a term or code. */
 static bool is_label(const Page *page, const Block *block) {
     bool is_part = above(page, block->element, LI, LI) || above(page, block->element, TD, TH) || above(page, block->element, DT, DD);
-    return block->words <= 3 && !block->stops && !block->pre && !is_part;
+    return block->words <= 3 && block->chars <= FRAGMENT_CHARS && !block->stops && !block->pre && !is_part;
 }
 
 /* Drop labels that label nothing: the same words twice in a row, and wherever else they are. */
