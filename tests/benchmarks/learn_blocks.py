@@ -49,6 +49,7 @@ LIMITS = (float(np.log(0.7 / 0.3)), float(np.log(0.35 / 0.65)))
 class LabeledPage(NamedTuple):
     """Blocks of a page with the labels of people and of Trafilatura."""
 
+    url: str
     blocks: PageBlocks
     written: F64
     taught: F64
@@ -78,7 +79,7 @@ def pages(folder: Path, excluded: set[str]) -> Iterator[LabeledPage]:
             continue
         second = extract(html, favor_precision=True, include_comments=False) or ""
         taught = labels(blocks.texts, second) if agreement(second, main) >= AGREEMENT else written
-        yield LabeledPage(blocks, written, taught)
+        yield LabeledPage(truth["url"], blocks, written, taught)
 
 
 def learn(found: Sequence[LabeledPage]) -> BlockModel:

@@ -90,7 +90,7 @@ def page(data: bytes) -> None:
         content = extract(html)
         assert content == extract(html)
         assert 0 <= content.unsure <= 1
-        assert 0 <= content.teasers <= 1
+        assert all(0 <= trait <= 1 for trait in content.traits)
         assert "&" in html or set(content.text) <= {*html, *LABELS}
 
 

@@ -21,11 +21,10 @@ from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM_POLICY, dir
 #     answer     status, route, length of text, length of each fact; text and facts that are there
 
 CHARSET_BYTES = 255
-#: `MainContent.unsure` and `MainContent.teasers` in a document's `extra`, if they are above these values.
-UNSURE_KEY, UNSURE_ABOVE = "extraction_unsure", 0.05
-TEASERS_KEY, TEASERS_ABOVE = "extraction_teasers", 0.3
+#: The risk of a text in a document's `extra`, if it is above this value.
+RISK_KEY, RISK_ABOVE = "extraction_risk", 0.05
 #: Metadata of a page, by the names in a document's `extra`, with the maximum characters of each.
-FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE, UNSURE_KEY, TEASERS_KEY)
+FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE, RISK_KEY)
 FACT_CHARACTERS = 500
 ANSWER = struct.Struct(f"<BBI{len(FACTS)}H")
 #: Status of an answer: text came out, or one of these reasons.
@@ -75,16 +74,16 @@ class MainContent(NamedTuple):
     Args:
         unsure: 1 minus the F1 of characters that the model expects, or the share of characters in blocks of which the
             model is not sure, if that is more; 0 from engines that do not know.
-        teasers: share of the text that announces other pages; 0 from engines that do not know.
         article: the page declares an article (`og:type`), and neither a forum nor a list.
+        traits: traits of the text from which its risk follows (`content.risk`); none from engines that do not know.
         route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
     """
 
     text: str
     title: str | None
     unsure: float = 0.0
-    teasers: float = 0.0
     article: bool = False
+    traits: tuple[float, ...] = ()
     route: int = 0
 
 

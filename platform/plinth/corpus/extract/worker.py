@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from plinth.compute.worker_process import Handler, ItemWatch
+from plinth.corpus.extract.content.risk import risk_of
 from plinth.corpus.extract.page import (
-    TEASERS_ABOVE,
-    TEASERS_KEY,
-    UNSURE_ABOVE,
-    UNSURE_KEY,
+    RISK_ABOVE,
+    RISK_KEY,
     Answer,
     Extract,
     ExtractionFailure,
@@ -34,7 +33,7 @@ from plinth.corpus.sources.codings import decode
 #: Distributions and own files that decide the text of each engine. Trafilatura falls back on jusText where it finds
 #: little.
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "blocks": ("plinth:corpus/extract/content/model.npz",),
+    "blocks": ("plinth:corpus/extract/content/model.npz", "plinth:corpus/extract/content/risk.json"),
     "resiliparse": ("Resiliparse",),
     "trafilatura": ("trafilatura", "jusText", "lxml"),
 }
@@ -296,10 +295,8 @@ def _answer(read: Read | Answer) -> bytes:
     html, content = read
     try:
         facts = page_facts(html, content.title)
-        if content.unsure > UNSURE_ABOVE:
-            facts[UNSURE_KEY] = f"{content.unsure:.2f}"
-        if content.teasers > TEASERS_ABOVE:
-            facts[TEASERS_KEY] = f"{content.teasers:.2f}"
+        if content.traits and (risk := risk_of(content.unsure, content.traits)) > RISK_ABOVE:
+            facts[RISK_KEY] = f"{risk:.3f}"
         return answer_bytes(Text(content.text, facts, content.route))
     except Exception as error:  # memory may run out here as well
         return answer_bytes(ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from plinth.corpus.extract.content.engine import NO_VOTES, BlockModel, conditions
+from plinth.corpus.extract.content.risk import TRAITS
 from plinth_text.compiled.build import prototypes, root
 
 #: Bytes of text that a counted page may have.
@@ -52,11 +53,11 @@ def counted_steps(folder: Path, model: BlockModel) -> Callable[[str], int]:
     library = ctypes.CDLL(str(made))
     library.steps__main_content.restype = ctypes.c_int64
     counter, out = ctypes.c_int64.in_dll(library, "steps"), np.empty(ROOM, np.uint8)
-    results = [ctypes.byref(kind()) for kind in (ctypes.c_int64, ctypes.c_int64, ctypes.c_double, ctypes.c_double)]
+    results = [ctypes.byref(kind()) for kind in (ctypes.c_int64, ctypes.c_int64, ctypes.c_double)]
 
     def steps(html: str) -> int:
         page, given = np.frombuffer(html.encode(), np.uint8), list[object]()
-        for value in (page, *conditions(model), NO_VOTES, out):
+        for value in (page, *conditions(model), NO_VOTES, np.empty(len(TRAITS)), out):
             if isinstance(value, np.ndarray):
                 given += [ctypes.c_void_p(value.ctypes.data), ctypes.c_int64(value.size)]
             else:

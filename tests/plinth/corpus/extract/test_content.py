@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from plinth.corpus.extract.content.engine import (
     page_blocks,
     read_model,
 )
+from plinth.corpus.extract.content.risk import NAMES, TRAITS, WEIGHTS, inputs, risk_of
 from plinth.corpus.extract.worker import LIBRARIES
 from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.errors import StageError
@@ -296,7 +298,7 @@ def test_names_and_questions_stay_with_their_text_and_controls_go(
     page = ARTICLE + "".join(repeated.format(n=n, text=text) for n, text in texts)
     content = extract(f"<html><body><article>{page}</article></body></html>")
     assert content.text.endswith("\n\n".join(expected.format(n=n, text=text) for n, text in texts))
-    assert content.teasers < 0.1
+    assert content.traits[0] < 0.1
 
 
 @pytest.mark.parametrize(
@@ -306,6 +308,7 @@ def test_names_and_questions_stay_with_their_text_and_controls_go(
         "<span>Keeper</span>",
         "<p>Learn more about each of the old mills:</p><div class=share><a href=/x>Tweet</a></div>",
         f"<h2>Next step</h2><p>Ready to bake? Contact us today.</p><p>{FIRST} Sign up for our newsletter.</p>",
+        "<h2>Ada Keeper</h2><p>Ada is a journalist who writes about mills.</p><p>Her work is read.</p>",
     ],
 )
 def test_what_a_dropped_text_leaves_at_the_end_is_dropped(extract: BlockEngine, tail: str) -> None:
@@ -386,15 +389,87 @@ def test_items_of_a_long_list_are_no_controls() -> None:
     assert "Twitter" not in BlockEngine(LIKELY)(f"<p>{FIRST}</p><div>Twitter</div><p>{SECOND}</p>").text
 
 
+#: A model for which text of fewer than 40 characters is clutter.
+SHORT_IS_CLUTTER = ALL._replace(
+    first=np.array([0], np.int32), left=np.array([~0], np.int32), right=np.array([~1], np.int32),
+    feature=np.array([0], np.uint8), threshold=np.array([40.0], np.float32), leaf=np.array([-3.0, 2.0], np.float32),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("question", ["Who writes it?", "誰が書きますか？", "من يكتب الكتب؟"])
 def test_questions_above_answers_stay_in_any_script(question: str) -> None:
-    short_is_clutter = BlockModel(
-        np.array([0], np.int32), np.array([~0], np.int32), np.array([~1], np.int32), np.array([0], np.uint8),
-        np.array([40.0], np.float32), np.array([-3.0, 2.0], np.float32), 0.0, 0.0,
-    )  # fmt: skip
     page = "".join(f"<div>{question}</div><p>{text}</p>" for text in (FIRST, SECOND, THIRD))
-    assert BlockEngine(short_is_clutter)(page).text.count(question) == 3
-    assert question not in BlockEngine(short_is_clutter)(page.replace("<p>", "<div>").replace(question, "x", 2)).text
+    assert BlockEngine(SHORT_IS_CLUTTER)(page).text.count(question) == 3
+    assert question not in BlockEngine(SHORT_IS_CLUTTER)(page.replace("<p>", "<div>").replace(question, "x", 2)).text
+
+
+CELLS = "<tr><td>Rye<td>12<tr><td>Oats<td>7"
+
+
+@pytest.mark.parametrize(
+    ("inside", "kept"),
+    [
+        (f"<table>{CELLS}</table>", True),
+        (f"<div>More</div><div><table>{CELLS}</table></div><div>More</div>", True),
+        ("<table><tr><td>Rye<td>12</table>", False),
+        (f"<table>{CELLS.replace('Oats', '<a href=/x>Oats and barley</a>')}</table>", False),
+        (f"<table>{CELLS}<tr><td><p>{12 * THIRD}</p></table>", False),
+        (f"{3 * '<div>More</div>'}<table>{CELLS}</table>", False),
+    ],
+)
+def test_a_table_between_text_stays(inside: str, kept: bool) -> None:
+    text = BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}<p>{FIRST}</p></article>").text
+    assert ("Rye\t12\nOats\t7" in text) is kept
+    assert "Oats" not in BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}</article>").text
+
+
+@pytest.mark.parametrize(
+    ("label", "between", "count"),
+    [
+        ("<div>Article content</div>", "", 0),
+        ("<div>Article content</div>", f"<p>{THIRD}</p>", 3),
+        ("<div>What the article has</div>", "", 3),
+        ("<ul><li>Article content</ul>", "", 3),
+        ("<dl><dt>Article content</dl>", "", 3),
+        ("<div>article水車小屋の番人は農夫が持ってくる穀物の袋をすべて帳面に書き留める</div>", "", 3),
+    ],
+)
+def test_labels_that_label_nothing_are_dropped(label: str, between: str, count: int) -> None:
+    page = f"<article>{label}{ARTICLE}{label}{between}{label}<p>{SECOND} {FIRST}</p></article>"
+    text = BlockEngine(LIKELY)(page).text
+    assert text.count("rticle") == count
+    assert text.endswith(FIRST)
+
+
+CALL = "Sign up for our newsletter."
+
+
+@pytest.mark.parametrize(
+    ("html", "traits"),
+    [
+        (ARTICLE, (0, 0, 0, 0, 0)),
+        (f"{ARTICLE}<p>{CALL}</p><p>{FIRST} {SECOND}</p>", (0, len(CALL) / 2000, 0.2, 0, 0)),
+        (f"<p>{CALL}</p>{ARTICLE}", (0, len(CALL) / 2000, 0, 0, 0)),
+        (f"{ARTICLE}<p>{CALL} {SECOND} {THIRD}</p>", (0, 0, 0.2, 0, 0)),
+        (f"<div>{CALL}</div>{ARTICLE}", (0, len(CALL) / 2000, 0, 0.2, 0)),
+        (f"{ARTICLE}<div>{SECOND}</div>", (0, 0, 0, 0, len(SECOND) / 2000)),
+        (f"{ARTICLE}<pre>{SECOND}</pre><ul><li>{SECOND}</ul>", (0, 0, 0, 0, 0)),
+        (f"{ARTICLE}<div>{20 * 'Reach out. '}</div>", (0, 0, 0.1, 0.1, 219 / 2000)),
+    ],
+)
+def test_traits_of_a_text(keep_all: BlockEngine, html: str, traits: tuple[float, ...]) -> None:
+    assert keep_all(html.replace(ARTICLE, 3 * ARTICLE)).traits == pytest.approx(traits)
+
+
+def test_risk_rises_with_doubt_and_every_trait() -> None:
+    weights = json.loads(WEIGHTS.read_text())
+    assert list(weights) == list(NAMES)
+    assert inputs(0.2, (0.5, 0, 0, 0, 1)) == [1, 0.1, 0.2, 0.5, 0, 0, 0, 1]
+    least = risk_of(0, [0] * len(TRAITS))
+    assert least == pytest.approx(1 / (1 + np.exp(-weights["bias"])))
+    for trait in range(len(TRAITS)):
+        assert risk_of(0, [float(trait == one) for one in range(len(TRAITS))]) > least
+    assert least < risk_of(0.05, [0] * len(TRAITS)) < risk_of(0.2, [0] * len(TRAITS)) < 0.6
 
 
 def test_a_model_whose_leaves_are_no_numbers_is_unsure() -> None:
@@ -406,10 +481,10 @@ def test_teasers_are_a_share_of_the_text(extract: BlockEngine) -> None:
         f"<div class=item><h3><a href={{to}}>The story of the mill in the year {n}</a></h3><p>{text}</p></div>"
         for n, text in enumerate((FIRST, SECOND, THIRD), 1900)
     )
-    assert extract(items.format(to="/x")).teasers == 1
-    assert extract(items.format(to="#x")).teasers == 0  # sections of this page
-    assert extract(f"<html><body class=bbpress>{items.format(to='/x')}").teasers == 0
-    assert extract(ARTICLE).teasers == 0
+    assert extract(items.format(to="/x")).traits[0] == 1
+    assert extract(items.format(to="#x")).traits[0] == 0  # sections of this page
+    assert extract(f"<html><body class=bbpress>{items.format(to='/x')}").traits[0] == 0
+    assert extract(ARTICLE).traits[0] == 0
 
 
 def test_votes_add_to_the_scores(extract: BlockEngine) -> None:
@@ -427,12 +502,12 @@ def test_the_title_is_the_first_and_resolved(extract: BlockEngine) -> None:
 @pytest.mark.parametrize("html", ["<ul><li>x" * 400, "<table><tr>" + "<td></td>" * 300 + "x<td>y</td>" * 300])
 def test_a_page_is_written_into_any_room(html: str) -> None:
     data, model = np.frombuffer(html.encode(), np.uint8), conditions(ALL)
-    room = -main_content(data, *model, NO_VOTES, np.empty(0, np.uint8))[0]
+    room = -main_content(data, *model, NO_VOTES, np.empty(len(TRAITS)), np.empty(0, np.uint8))[0]
     assert room > 0
-    assert main_content(data, *model, NO_VOTES, np.empty(room - 1, np.uint8))[0] == -room
+    assert main_content(data, *model, NO_VOTES, np.empty(0), np.empty(room - 1, np.uint8))[0] == -room
     out = np.empty(2 * room, np.uint8)
     out[room:] = 1
-    size = main_content(data, *model, NO_VOTES, out[:room])[0]
+    size = main_content(data, *model, NO_VOTES, np.empty(len(TRAITS)), out[:room])[0]
     assert size <= room
     assert out[room:].all()
     assert out[:size].tobytes().decode().rstrip() == BlockEngine(ALL)(html)[0].rstrip()
@@ -546,8 +621,8 @@ def test_the_model_is_part_of_the_identity_of_pages_and_workers_check_it() -> No
         for kind in ("html", "jsonl")
     }
     found = {kind: documents.libraries(bucket, params) for kind, bucket in buckets.items()}
-    (name,) = LIBRARIES["blocks"]
-    assert found["html"][name] == hashlib.sha256(MODEL.read_bytes()).hexdigest()
-    assert name not in found["jsonl"]
+    for name, file in zip(LIBRARIES["blocks"], (MODEL, WEIGHTS), strict=True):
+        assert found["html"][name] == hashlib.sha256(file.read_bytes()).hexdigest()
+        assert name not in found["jsonl"]
     with pytest.raises(StageError, match="the libraries of this worker differ"):
         fingerprint.require_libraries("web/documents", {name: "another"})

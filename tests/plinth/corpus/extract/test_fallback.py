@@ -8,14 +8,14 @@ import pytest
 
 from plinth.corpus.documents import documents
 from plinth.corpus.extract.content.engine import BlockEngine, default_model
+from plinth.corpus.extract.content.risk import risk_of
 from plinth.corpus.extract.extractor import Extractor, extracted
 from plinth.corpus.extract.fallback import AGAINST, ASKED_ABOVE, FOR, agreement, votes, with_fallback
 from plinth.corpus.extract.page import (
+    RISK_ABOVE,
+    RISK_KEY,
     SLOW,
-    TEASERS_KEY,
     UNSURE,
-    UNSURE_ABOVE,
-    UNSURE_KEY,
     ExtractionFailure,
     MainContent,
     Page,
@@ -88,7 +88,7 @@ def test_only_articles_are_read_again() -> None:
     long = extract(page("article", LONG))
     assert short.unsure > ASKED_ABOVE
     assert other.unsure > ASKED_ABOVE
-    assert long.unsure < UNSURE_ABOVE
+    assert long.unsure < 0.05
     assert (short.article, other.article, long.article) == (True, False, True)
     forum = page("article", SHORT).replace("<body>", '<body class="bbpress topic">')
     a_list = f"{page('article', SHORT)}<i itemtype=https://schema.org/CollectionPage>"
@@ -117,21 +117,24 @@ def test_pages_are_counted_by_the_engines_that_read_them() -> None:
     assert not counts
 
 
-def test_a_document_says_how_unsure_the_engine_was_and_what_share_are_teasers() -> None:
+def test_a_document_says_how_risky_its_text_is() -> None:
     items = "".join(
         f"<div class=item><h3><a href=/{n}>The story of the mill in the year {n}</a></h3><p>{text}</p></div>"
         for n, text in ((1903, FIRST), (1904, SECOND), (1905, THIRD))
     )
     bodies = [page("website", SHORT), page("article", LONG), page("website", items)]
     with Extractor(Extraction(engine="blocks")) as extractor:
-        unsure, sure, index = extractor.extract([Page(body.encode()) for body in bodies])
-    assert isinstance(unsure, Text)
-    assert isinstance(sure, Text)
-    assert isinstance(index, Text)
-    assert index.facts[TEASERS_KEY] == "1.00"
-    assert TEASERS_KEY not in unsure.facts
-    assert unsure.facts[UNSURE_KEY] == f"{engine('blocks')(bodies[0]).unsure:.2f}"
-    assert UNSURE_KEY not in sure.facts
+        found = extractor.extract([Page(body.encode()) for body in bodies])
+    contents = [engine("blocks")(body) for body in bodies]
+    risks = [risk_of(content.unsure, content.traits) for content in contents]
+    unsure, sure, index = risks
+    assert sure < RISK_ABOVE < 0.09 < min(unsure, index)
+    written = [one.facts.get(RISK_KEY) for one in found if isinstance(one, Text)]
+    assert written == [f"{unsure:.3f}", None, f"{index:.3f}"]
+    with Extractor(Extraction(engine="trafilatura")) as extractor:
+        (other,) = extractor.extract([Page(bodies[1].encode())])
+    assert isinstance(other, Text)
+    assert RISK_KEY not in other.facts
 
 
 @pytest.fixture

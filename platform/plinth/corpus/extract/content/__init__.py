@@ -6,6 +6,7 @@
     scores.h           scores of blocks by decision trees
     doubt.h            the F1 that the model expects of a text, its unsure share, and teasers of other pages
     rules.h            what is kept or dropped with its neighbors
+    risk.h, risk       traits of a text, and the chance that it is not the main content, by the weights in `risk.json`
     content.c          the text that is kept, with lists, tables and code as readers see them
     engine             the kernels, the model's file, and the engine `blocks`
     learner            labels of blocks by a text, and decision trees by LightGBM

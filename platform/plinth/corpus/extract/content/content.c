@@ -1,5 +1,5 @@
 /* Main content of a page: blocks that a model of decision trees keeps, written as a reader sees them. */
-#include "plinth/corpus/extract/content/rules.h"
+#include "plinth/corpus/extract/content/risk.h"
 #include "plinth/corpus/extract/content/scores.h"
 
 enum { DEEPEST_LEVEL = 16 };
@@ -149,15 +149,16 @@ static int64_t text_room(const Page *page) {
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
    needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure`
-   is the `doubt`, `teasers` the share of text that announces other pages; `is_article`: the page declares an article, and
-   neither a forum nor a list. */
-KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, f32_in votes, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, double *teasers, int64_t *is_article) {
+   is the `doubt`, `traits` are those of `risk.h`; `is_article`: the page declares an article, and neither a forum nor a
+   list. */
+KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, f32_in votes, f64_out traits, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, int64_t *is_article) {
     Page page;
     Facts facts = {0};
     read_page(&page, html.at, html.size);
     *title_from = page.title_from;
     *title_to = page.title_to;
-    *unsure = *teasers = 0;
+    *unsure = 0;
+    memset(traits.at, 0, (size_t)traits.size * sizeof(double));
     bool is_forum = page.kinds[K_FORUM] || page.hints >> H_FORUM & 1;
     *is_article = page.kind == ARTICLE_KIND && !is_forum && !page.kinds[K_LIST];
     int64_t count = page.block_count, room = text_room(&page), size = NO_MEMORY;
@@ -185,12 +186,14 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
         drop_controls(&page, scores, limit);
+        drop_labels(&page, scores, limit);
         drop_pointers(&page, &facts, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_islands(&page, first_scores, scores, limit);
+        if (sure >= ARTICLE_CHARS) keep_tables(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_calls(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
         *unsure = doubt(&page, first_scores, scores, limit);
-        *teasers = is_forum ? 0 : teaser_share(&page, &facts, scores, limit);
+        if (traits.size >= TRAITS) read_traits(&page, &facts, scores, limit, traits.at);
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
         Writer writer = {out.at, 0};

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from plinth.corpus.extract.content.risk import TRAITS
 from plinth.corpus.extract.page import MainContent
-from plinth_text.arrays import F32, I32, I64, U8, U64
+from plinth_text.arrays import F32, F64, I32, I64, U8, U64
 from plinth_text.compiled import compiled
 
 #: Bump when features, or the text that is written, change. The model's file states it, and is part of the step's
 #: identity.
-VERSION = 6
+VERSION = 7
 #: Features of a block, as in `features.h`.
 FEATURES = 201
 #: Leaves that a tree may have: each is a bit of a number.
@@ -115,12 +116,13 @@ def main_content(
     article: float,
     other: float,
     votes: F32,
+    traits: F64,
     out: U8,
-) -> tuple[int, int, int, float, float, int]:
+) -> tuple[int, int, int, float, int]:
     """Write the main content of a page in UTF-8, and return its size and the place of the title in the HTML.
 
     Character references are kept as written. A negative size is the room that `out` would need. The last
-    numbers are `unsure`, `teasers` and `article` of `MainContent`.
+    numbers are `unsure` and `article` of `MainContent`; `traits` are those of `risk.py`.
     """
 
 
@@ -160,16 +162,19 @@ class BlockEngine:
 
     def __init__(self, model: BlockModel) -> None:
         self._model = conditions(model)
+        self._traits = np.zeros(len(TRAITS))
         self._out: npt.NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
 
     def __call__(self, html: str, votes: F32 = NO_VOTES) -> MainContent:
         """Return main content and title of a page. `votes` are log-odds that are added to those of its blocks."""
         data = html.encode("utf-8", "replace")
         view = np.frombuffer(data, np.uint8)
-        size, title_from, title_to, unsure, teasers, article = main_content(view, *self._model, votes, self._out)
+        size, title_from, title_to, unsure, article = main_content(view, *self._model, votes, self._traits, self._out)
         if size < 0:
             self._out = np.empty(-size, np.uint8)
-            size, title_from, title_to, unsure, teasers, article = main_content(view, *self._model, votes, self._out)
+            size, title_from, title_to, unsure, article = main_content(
+                view, *self._model, votes, self._traits, self._out
+            )
         text = unescape(self._out[:size].tobytes().decode("utf-8", "replace")).replace("\xa0", " ")
         title = unescape(data[title_from:title_to].decode("utf-8", "replace"))
-        return MainContent(text, " ".join(title.split()) or None, unsure, teasers, bool(article))
+        return MainContent(text, " ".join(title.split()) or None, unsure, bool(article), tuple(self._traits.tolist()))

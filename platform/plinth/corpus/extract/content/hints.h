@@ -87,9 +87,38 @@ static const Hint TEXT_HINTS[] = {
     {"publicid", W_AD}, {"publicit", W_AD}, {"promo", W_AD},
 };
 
+/* The beginning of a word, in lower case, with which authors ask readers to do something, or speak of themselves, their
+   sponsors and their rights. */
+static const char *const CALLS[] = {
+    "about the author", "advertis", "affiliate", "all rights", "appeared first on", "author of", "become a", "book a",
+    "book now", "book your", "browse our", "buy now", "call us", "check out", "click here", "comment below",
+    "comments below", "commission", "connect with", "contact me", "contact our", "contact us", "copyright", "degree in",
+    "disclaimer", "disclosure", "discount", "donat", "download our", "email address", "email us", "enjoyed this",
+    "explore our", "featured in", "featured on", "fill out", "find out more", "follow her", "follow him", "follow me",
+    "follow us", "free call", "free consultation", "free demo", "free quote", "free trial", "freelance", "get in touch",
+    "get started", "give us a call", "graduated from", "has written", "he covers", "he lives", "he writes", "help you",
+    "her work", "her writing", "his work", "his writing", "holds a", "hope you", "in the comments",
+    "informational purposes", "is a freelance", "is a senior", "is based in", "is the author", "is the founder",
+    "join our", "join us", "journalist", "learn more", "leave a comment", "leave us", "leave your", "let me know",
+    "let us know", "liked this", "lives in", "lives with", "look no further", "looking for", "love to hear",
+    "medical advice", "membership", "need help", "never miss", "newsletter", "not constitute", "not intended",
+    "originally appeared", "originally published", "our app", "our blog", "our clients", "our courses", "our customers",
+    "our experts", "our free", "our latest", "our mission", "our platform", "our products", "our readers",
+    "our services", "our shop", "our solutions", "our store", "our team", "our website", "passionate about",
+    "permission", "previously", "privacy policy", "promo code", "reach out", "read more", "read our", "ready to",
+    "republished", "request a", "reviewed by", "rights reserved", "schedule a", "schedule your", "see our", "send us",
+    "share it", "share this", "share your", "sharing it", "she covers", "she lives", "she writes", "shop now",
+    "shop our", "shop the", "sign up", "sponsor", "staff writer", "stay tuned", "subscrib", "support our", "tell us",
+    "terms of", "thank you for", "thanks for", "their writing", "today", "try it", "unlock", "use code", "view our",
+    "views expressed", "visit our", "visit us", "want to know", "want to learn", "was updated", "we can help",
+    "we offer", "works at", "writes about", "written by", "years of experience", "you can find", "your inbox",
+    "your support",
+};
+enum { CALL_COUNT = sizeof CALLS / sizeof CALLS[0] };
+
 /* Rows of a table of hints by the first two bytes of their words: a chain from `first`, linked by `next`. */
 typedef struct { int16_t first[1024], next[512]; } HintIndex;
-static HintIndex class_index, text_index;
+static HintIndex class_index, text_index, call_index;
 
 INLINE int hint_slot(uint8_t a, uint8_t b) { return (a & 31) * 32 + (b & 31); }
 
@@ -111,8 +140,12 @@ static void index_all_hints(void) {
     if (__atomic_load_n(&done, __ATOMIC_ACQUIRE)) return;
     HintIndex classes = index_hints(CLASS_HINTS, sizeof CLASS_HINTS / sizeof CLASS_HINTS[0]);
     HintIndex texts = index_hints(TEXT_HINTS, sizeof TEXT_HINTS / sizeof TEXT_HINTS[0]);
+    Hint phrases[CALL_COUNT];
+    for (int row = 0; row < CALL_COUNT; row++) phrases[row] = (Hint){CALLS[row], 0};
+    HintIndex calls = index_hints(phrases, CALL_COUNT);
     memcpy(&class_index, &classes, sizeof classes);
     memcpy(&text_index, &texts, sizeof texts);
+    memcpy(&call_index, &calls, sizeof calls);
     __atomic_store_n(&done, true, __ATOMIC_RELEASE);
 }
 
@@ -154,30 +187,18 @@ static void text_hints(const uint8_t *text, int64_t size, uint8_t *counts) {
     }
 }
 
-/* The beginning of a word with which authors ask readers to do something, in lower case. */
-static const char *const CALLS[] = {
-    "book a", "book now", "book your", "call us", "check out", "click here", "comment below", "comments below", "contact me",
-    "contact our", "contact us", "enjoyed this", "find out more", "follow her", "follow him", "follow me", "follow us",
-    "free call", "free consultation", "free demo", "free quote", "free trial", "get in touch", "get started", "help you",
-    "hope you", "in the comments", "join our", "join us", "learn more", "leave a comment", "leave us", "leave your",
-    "let me know", "let us know", "liked this", "love to hear", "newsletter", "our courses", "our experts", "our products",
-    "our services", "our shop", "our store", "our team", "our website", "reach out", "read more", "ready to", "schedule a",
-    "schedule your", "share it", "share this", "share your", "sharing it", "sign up", "subscrib", "thank you for", "thanks for",
-    "today", "try it", "visit our", "visit us", "you can find",
-};
-
 /* Number of different calls in a text. */
 static int count_calls(const uint8_t *text, int64_t size) {
-    enum { MOST = sizeof CALLS / sizeof CALLS[0] };
-    _Static_assert(MOST <= 64, "a bit for each");
-    uint64_t found = 0;
-    for (int64_t i = 0; i < size; i++) {
+    uint64_t found[CALL_COUNT / 64 + 1] = {0};
+    int count = 0;
+    for (int64_t i = 0; i + 1 < size; i++) {
         if (!is_letter(text[i]) || (i > 0 && is_letter(text[i - 1]))) continue;
-        for (int row = 0; row < MOST; row++) {
+        for (int row = call_index.first[hint_slot(text[i], text[i + 1])]; row >= 0; row = call_index.next[row]) {
             int64_t k = 0;
             while (CALLS[row][k] && i + k < size && lower(text[i + k]) == (uint8_t)CALLS[row][k]) k++;
-            found |= CALLS[row][k] ? 0 : (uint64_t)1 << row;
+            found[row / 64] |= CALLS[row][k] ? 0 : (uint64_t)1 << row % 64;
         }
     }
-    return __builtin_popcountll(found);
+    for (int k = 0; k <= CALL_COUNT / 64; k++) count += __builtin_popcountll(found[k]);
+    return count;
 }

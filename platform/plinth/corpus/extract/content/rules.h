@@ -7,8 +7,9 @@
    NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
    dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. Text away from the article is
    dropped up to LONELY, or SURE_TEASER if FAR_AWAY blocks or the name of another page are between, but at most FEW_ISLANDS
-   of the text; a call at the end has at most CALL_CHARS characters, all calls at most FEW_CALLS of the text. The words
-   of a pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
+   of the text; a paragraph of calls at the end has at most CALL_CHARS characters, all of them have CALL_SPAN for
+   each call and at most FEW_CALLS of the text. A table that is kept amid text has FEW_CELLS at least. The words of a
+   pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
    without spaces, a sentence is a single word. */
 #define JOINED 2.0f
 #define NAMED 3.0f
@@ -20,7 +21,7 @@
 #define FEW_CALLS 0.15
 #define ALIKE 0.2
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16 };
-enum { POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700 };
+enum { FEW_CELLS = 4, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700, CALL_SPAN = 140 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -208,6 +209,30 @@ static void drop_pointers(const Page *page, const Facts *facts, float *scores, f
     }
 }
 
+INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
+    return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
+}
+
+/* True for a few words that are not an item, a cell, a term or code. */
+static bool is_label(const Page *page, const Block *block) {
+    bool is_part = above(page, block->element, LI, LI) || above(page, block->element, TD, TH) || above(page, block->element, DT, DD);
+    return block->words <= 3 && block->chars <= FRAGMENT_CHARS && !block->stops && !block->pre && !is_part;
+}
+
+/* Drop labels that label nothing: the same words twice in a row, and wherever else they are. */
+static void drop_labels(const Page *page, float *scores, float limit) {
+    const Block *last = NULL;
+    uint64_t idle = 0;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        if (!(scores[k] >= limit)) continue;
+        if (last && block->repeats && is_label(page, block) && same_text(page, last, block)) idle = block->hash;
+        last = block;
+    }
+    for (int64_t k = 0; k < page->block_count && idle; k++)
+        if (scores[k] >= limit && page->blocks[k].hash == idle && is_label(page, &page->blocks[k])) scores[k] = limit - 1;
+}
+
 /* A run of blocks that are kept: from `from` to before `to`, `gap` blocks away from the kept text toward the article. */
 typedef struct { int64_t from, to, gap; float best; double chars; bool has_title, is_below_link; } Island;
 
@@ -225,6 +250,23 @@ static Island next_island(const Page *page, const float *first, const float *sco
     if (found.to > begin) return found;
     for (found.gap = 0; found.to + found.gap < count && !(scores[found.to + found.gap] >= limit);) found.gap++;
     return found;
+}
+
+/* Keep a table between text that is kept: the model takes many of them for clutter. One of links, or with much prose, is
+   a menu, or lays out the page. */
+static void keep_tables(const Page *page, float *scores, float limit) {
+    for (int64_t k = 1, end; k < page->block_count; k = end) {
+        const Element *elements = page->elements, *table = &elements[above(page, page->blocks[k].element, TABLE, TABLE)];
+        end = k + 1;
+        if (table == elements || table->first_block != k || table->blocks < FEW_CELLS) continue;
+        if (table->link_chars * 3 >= table->chars || table->prose * 2 >= table->chars) continue;
+        int64_t after = k + table->blocks, before = k - 1, last = after;
+        while (last < page->block_count && last < after + NEAR && scores[last] < limit) last++;
+        while (before >= 0 && before > k - NEAR && scores[before] < limit) before--;
+        if (before < 0 || scores[before] < limit || last >= page->block_count || scores[last] < limit) continue;
+        for (end = after; k < after; k++)
+            if (scores[k] < limit) scores[k] = limit;
+    }
 }
 
 /* Drop text away from an article, which begins and ends with a sentence of which the model is sure: after its end, or
@@ -256,18 +298,25 @@ static void drop_islands(const Page *page, const float *first, float *scores, fl
     }
 }
 
-/* Drop paragraphs at the end of an article that only ask the reader to do something: to buy, subscribe, comment. */
+/* Drop the end of an article if it only asks the reader to buy, subscribe or comment, or speaks of the author: from a
+   heading, a gap or a paragraph of several calls on. */
 static void drop_calls(const Page *page, float *scores, float limit) {
-    double kept = 0, dropped = 0;
-    for (int64_t k = 0; k < page->block_count; k++) kept += scores[k] >= limit ? page->blocks[k].chars : 0;
-    for (int64_t k = page->block_count - 1; k >= 0; k--) {
+    double kept = 0, chars = 0, calls = 0;
+    int64_t end = page->block_count, begin = end;
+    for (int64_t k = 0; k < end; k++) kept += scores[k] >= limit ? page->blocks[k].chars : 0;
+    for (int64_t k = end - 1; k > 0; k--) {
         const Block *block = &page->blocks[k];
-        if (!(scores[k] >= limit) || is_heading(page->elements[block->element].tag)) continue;
-        dropped += block->chars;
-        if (block->pre || whole(page, block->element) || block->chars > CALL_CHARS || dropped > FEW_CALLS * kept) return;
-        if (count_calls(page->text + block->from, block->to - block->from) < 2) return;
-        scores[k] = limit - 1;
+        if (!(scores[k] >= limit)) continue;
+        bool is_start = is_heading(page->elements[block->element].tag);
+        int found = count_calls(page->text + block->from, block->to - block->from);
+        chars += is_start ? 0 : block->chars;
+        calls += found;
+        if (block->pre || whole(page, block->element) || block->chars > CALL_CHARS || chars > FEW_CALLS * kept) break;
+        is_start |= found > 1 || !(scores[k - 1] >= limit);
+        if (is_start && calls > 1 && calls * CALL_SPAN >= chars) begin = k;
     }
+    for (int64_t k = begin; k < end; k++)
+        if (scores[k] >= limit) scores[k] = limit - 1;
 }
 
 /* Drop headings, fragments of up to two words and what ends with a colon at the end of a text: what they belong to was
@@ -310,10 +359,6 @@ static float sentence_limit(const Page *page, const float *scores, float limit) 
         if (is_sentence && scores[k] > best) best = scores[k];
     }
     return best > limit - HOPELESS ? best : limit;
-}
-
-INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
-    return a->to - a->from == b->to - b->from && !memcmp(page->text + a->from, page->text + b->from, (size_t)(a->to - a->from));
 }
 
 /* Drop sentences that were kept before, to the letter: pages repeat them for other screens. Code and terms may repeat.
