@@ -64,7 +64,7 @@ SUCCESSIONS = {
     "before its address is known": "plinth.training.supervise.supervisor:Leader",
     "when its address is known": "plinth.training.supervise.supervisor:Leader!",
     "before the copies are known": "plinth.training.recovery.coordinator:RecoveryCoordinator.newest",
-    "when the loss is logged": "plinth.training.supervise.supervisor:Supervisor._take_over!",
+    "when the loss is logged": "plinth.training.supervise.supervisor:begin!",
     "before the attempt is signed": "plinth.training.attempts:state",
     "when the attempt is signed": "plinth.training.attempts:state!",
     "before the other nodes start": "plinth.training.supervise.leader:Leader.start",

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 from plinth.training.config import RunConfig
-from plinth.training.supervise.result import LostWork
+from plinth.training.supervise.job_log import JobLog
 from plinth.training.telemetry.timeline import Timeline
 
 
 def test_lost_work_counts_each_step_once_and_its_seconds_from_the_copy(make: Callable[..., RunConfig]) -> None:
     events = Timeline(make().directory.events)
-    lost = LostWork(make().directory)
+    lost = JobLog(make().directory)
     lost.begin()
     time.sleep(0.3)  # before the copy: not lost
     for step in (5, 6):
