@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
@@ -70,12 +70,9 @@ def hold(path: Path, wait_s: float = TIMEOUT_S) -> int:
 # enough that its grace period (`grace_s`) is within the grant.
 #
 # The grant is sealed, and numbered by its time: who writes the workspace cannot raise it. The job's command names the
-# grant with which it was submitted (`GRANTED`), so an earlier one, or none, is refused.
+# grant with which it was submitted (`Submitted`), so an earlier one, or none, is refused.
 #
 # Does not belong here: the origin of the grant (`plinth.operation.spending`).
-
-#: Option of the supervisor with the number of the grant at the submission.
-GRANTED: Final = "--granted"
 
 #: Shares of the grant at which the spending is logged on the timeline.
 MARKS = (0.5, 0.8, 0.95)
@@ -127,17 +124,24 @@ def write_allowance(run: RunDirectory, granted: Allowance | None) -> int:
     return 0 if granted is None else granted.number
 
 
-def granted_option(grant: int) -> list[str]:
-    """Return the supervisor's arguments that bind a job to the grant with which it is submitted, by its number."""
-    return [GRANTED, str(grant)] if grant else []
+class Submitted(NamedTuple):
+    """Numbers with which a job was submitted, as options of its command: it accepts nothing older. 0 means none."""
 
+    granted: int = 0  # of the grant of rank-seconds
+    head: int = 0  # of the head of a run in a shared workspace
 
-def submitted_grant(arguments: list[str]) -> tuple[list[str], int]:
-    """Return a job's other arguments, and the number of the grant with which it was submitted, or 0."""
-    if GRANTED not in arguments:
-        return arguments, 0
-    at = arguments.index(GRANTED)
-    return arguments[:at], int(arguments[at + 1])
+    @property
+    def options(self) -> list[str]:
+        """Arguments of the supervisor."""
+        return [word for name, number in self._asdict().items() if number for word in (f"--{name}", str(number))]
+
+    @classmethod
+    def split(cls, arguments: list[str]) -> tuple[list[str], Self]:
+        """Return the other arguments of a job's command, and its numbers."""
+        found = {name: arguments.index(f"--{name}") for name in cls._fields if f"--{name}" in arguments}
+        return arguments[: min(found.values(), default=None)], cls(
+            **{name: int(arguments[at + 1]) for name, at in found.items()}
+        )
 
 
 def _seal(run: RunDirectory) -> Seal:

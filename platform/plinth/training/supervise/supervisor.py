@@ -49,7 +49,7 @@ from plinth.training.supervise.leader import Leader, checked_hosts
 from plinth.training.supervise.leadership import Leadership, acquire, own_lock
 from plinth.training.supervise.nodes import NodePlace
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NAMED, NODE_LOST, POLL_S, watch
-from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, hold, submitted_grant
+from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, Submitted, hold
 from plinth.training.supervise.takeover import begin, clean, download
 from plinth.training.telemetry import devices
 from plinth.training.telemetry.timeline import RankFailure
@@ -294,11 +294,11 @@ def _keep_log(run: RunDirectory) -> None:
 def main() -> int:
     """Supervise the run named on the command line, and return the exit status."""
     private.apply_mask()
-    path = fetch_config(sys.argv[1])
+    arguments, submitted = Submitted.split(sys.argv[2:])
+    path = fetch_config(sys.argv[1], submitted.head)
     config = configuration.load(path)
     if is_shared(config.directory):
         _keep_log(config.directory)
-    arguments, granted = submitted_grant(sys.argv[2:])
     require_submitted(config.trainer, arguments)
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
@@ -306,7 +306,7 @@ def main() -> int:
     right = _leadership(config, path, place, own)
     if isinstance(right, int):
         return right
-    return _lead(config, path, place, right, granted)
+    return _lead(config, path, place, right, submitted.granted)
 
 
 def _leadership(config: RunConfig, path: Path, place: NodePlace, own: int | None) -> int | Leadership:

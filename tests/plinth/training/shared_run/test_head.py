@@ -12,7 +12,9 @@ import pytest
 from plinth.errors import IntegrityError, LaunchError, SealError, StorageError
 from plinth.storage.seal import Seal
 from plinth.storage.workspace import CACHE_VARIABLE
+from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
+from plinth.training.job import command
 from plinth.training.shared_run import head as heads
 from plinth.training.shared_run import shipping
 from plinth.training.shared_run.head import HEAD, RunHead, SharedRun, is_active
@@ -108,8 +110,11 @@ def test_a_head_that_no_worker_wrote_is_refused(machine: On, bucket: Bucket) -> 
             run.read()
 
 
-def test_an_old_head_that_is_put_back_is_refused_where_a_newer_one_was_seen(machine: On, bucket: Bucket) -> None:
-    """With it, machines would delete the checkpoints that it does not list."""
+def test_an_old_head_that_is_put_back_is_refused_where_a_newer_one_was_seen(
+    machine: On, bucket: Bucket, make: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With it, machines would delete the checkpoints that it does not list. The machines of a job refuse it too if its
+    submitter has seen a newer one."""
     run, reader = shared(machine("a"), A), shared(machine("b"))
     run.claim()
     key = run.objects.where(HEAD).removeprefix(f"s3://{bucket.name}/")
@@ -124,6 +129,13 @@ def test_an_old_head_that_is_put_back_is_refused_where_a_newer_one_was_seen(mach
         with pytest.raises(IntegrityError, match="is not the record of this run"):
             one.read()
     assert shared(machine("new")).read() is not None  # it cannot know
+    place, known = run.objects.where("config.json"), heads.seen_change(run.run)
+    assert command(make(workspace=run.run.workspace), 0)[-2:] == ["--head", str(known)]
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "of a job"))
+    for planted, said in ((old, "is not the record of this run"), (None, "does not exist")):
+        bucket.put(key, planted) if planted else bucket.remove(key)
+        with pytest.raises(IntegrityError, match=said):
+            shipping.fetch_config(place, known)
 
 
 def test_the_secret_of_a_job_is_not_in_the_bucket(machine: On, bucket: Bucket) -> None:
