@@ -40,7 +40,7 @@ from plinth.training.shared_run.head import patiently
 from plinth.training.shared_run.shipping import fetch_config, is_shared
 from plinth.training.sinks import relay as sinks
 from plinth.training.stopping import last_step
-from plinth.training.supervise import rank_watch
+from plinth.training.supervise import rank_watch, takeover
 from plinth.training.supervise.follower import follow
 from plinth.training.supervise.host_checks import exclude, judged, replaces
 from plinth.training.supervise.job_log import JobLog
@@ -50,7 +50,6 @@ from plinth.training.supervise.leadership import Leadership, acquire, own_lock
 from plinth.training.supervise.nodes import NodePlace
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NAMED, NODE_LOST, POLL_S, watch
 from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, Submitted, hold
-from plinth.training.supervise.takeover import begin, clean, download
 from plinth.training.telemetry import devices
 from plinth.training.telemetry.timeline import RankFailure
 from plinth.training.upgrade import record as upgrades
@@ -86,10 +85,10 @@ class Supervisor:
             trainer_of(self.run)  # without a key, fail now rather than at the first checkpoint
             if self.config.recovery.enabled:
                 self.coordinator = RecoveryCoordinator(self.ranks)
-            begin(self.ranks, self.right, self.coordinator)
+            takeover.begin(self.ranks, self.right, self.coordinator)
             self.allowance = AllowanceWatch.of(self.config, self.granted)
             self._watch_allowance()
-            download(self.ranks)
+            takeover.download(self.ranks)
             return self._excluded() or self._refused() or self._phases()
         except PlinthError as error:
             self.log.failure = failure = RankFailure.of(error)
@@ -214,7 +213,7 @@ class Supervisor:
             self._on_hang,
         )
         codes = self.ranks.wait()
-        clean(self.config)
+        takeover.clean(self.config)
         return (1, hung) if hung else self.ranks.verdict(codes)
 
     @property

@@ -225,6 +225,20 @@ def test_sigterm_between_attempts(make: Make) -> None:
     assert (result.status, result.restarts) == ("stopped", 1)
 
 
+def test_a_signal_that_arrives_while_other_nodes_are_read_is_not_lost(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(make(), configuration.write(make()), Leadership(-1))
+
+    def none_asked() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr(supervisor.leader, "asked_to_stop", none_asked)
+    assert supervisor._on_check()
+    assert supervisor.asked_to_stop == signal.SIGTERM
+
+
 def test_one_supervisor_at_a_time(make: Make) -> None:
     lock = make().directory.lock
     held = locks.hold(lock)
