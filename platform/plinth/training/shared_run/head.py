@@ -208,7 +208,8 @@ class SharedRun:
             )
 
     def claim(self, lease_s: float = LEASE_S, *, trains: bool = True, ended: bool = True) -> RunHead:
-        """Claim the run for this session. An earlier claim must be released, or expire meanwhile.
+        """Claim the run for this session. An earlier claim must be released, or expire meanwhile. It is renewed by its
+        supervisor's changes, not by the commits of saves, which their writers finish after the supervisor is killed.
 
         Args:
             lease_s: seconds without a renewal after which an earlier claim expires.
@@ -236,8 +237,10 @@ class SharedRun:
                 free = found.head.ended or found.age_s > lease_s
                 if found.head.ended and not ended:
                     raise self._taken(found.head)
-                if not free and (found.head.session, found.head.beat) != (first.session, first.beat):
+                renewed = found.head.beat != first.beat and found.head.commits == first.commits
+                if not free and (found.head.session != first.session or renewed):
                     raise self._taken(found.head)
+                first = found.head
                 if not free:
                     time.sleep(POLL_S)
                     continue

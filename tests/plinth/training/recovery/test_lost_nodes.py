@@ -205,7 +205,7 @@ def test_any_instant(play: Play, uninterrupted: RunConfig, place: str, instant: 
     restarts = story.of("restart")
     assert len(story.of("job_started")) == 1 + sum(fault[2:] == [0, "node"] for fault in faults)
     assert story.of("refused") == []
-    assert all(event["backoff_s"] == 0 for event in restarts)  # not all ranks restarted
+    assert all(event["backoff_s"] == 0 for event in restarts) or instant == "both ranks"  # not all ranks restarted
     assert all(event["lost_steps"] <= 4 for event in restarts) or "copies" in instant
     assert story.redone <= 4 * len(faults) or "copies" in instant
     assert len(story.of("node_replaced")) == sum(fault[3] == "node" for fault in faults)

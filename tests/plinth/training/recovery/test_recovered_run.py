@@ -170,7 +170,8 @@ def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None
     if instant not in ALL_RESTART:
         assert len(story.of("job_started")) == 1
         assert story.of("restart")
-        assert all(event["backoff_s"] == 0 and event["lost_steps"] <= 4 for event in story.of("restart"))
+        assert all(event["lost_steps"] <= 4 for event in story.of("restart"))
+        assert all(event["backoff_s"] == 0 for event in story.of("restart")) or instant == "both ranks"
 
 
 @pytest.fixture(scope="module")

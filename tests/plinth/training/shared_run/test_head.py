@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,21 +60,34 @@ def test_a_live_claim_is_refused_and_a_released_one_is_free(machine: On, monkeyp
     holder.claim()
     assert is_active(holder.read())
     assert not is_active(holder.read(), lease_s=-1.0)
-    waits: list[float] = []
+    changes = [named("step-00000001"), lambda head: head]  # a save of the holder, which is then alive
 
-    def renew(seconds: float) -> None:  # while the other waits for the lease
-        waits.append(seconds)
-        holder.change(lambda head: head.model_copy(update={"beat": head.beat + 1}))
+    def changed(seconds: float) -> None:  # while the other waits for the lease
+        holder.change(changes.pop(0))
 
-    monkeypatch.setattr(heads.time, "sleep", renew)
+    monkeypatch.setattr(heads.time, "sleep", changed)
     with pytest.raises(LaunchError, match="another supervisor has claimed run"):
         other.claim()
-    assert len(waits) == 1
+    assert changes == []
     holder.change(lambda head: head.model_copy(update={"ended": True}))
     assert not is_active(holder.read())
     with pytest.raises(LaunchError, match="another supervisor has claimed run"):
         other.claim(-1.0, ended=False)  # a job that has ended is not succeeded
     assert other.claim().session == B
+
+
+def test_a_save_that_is_committed_after_its_supervisor_was_killed_does_not_keep_others_off(
+    machine: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, other, wait = shared(machine("a"), A), shared(machine("b"), B), time.sleep
+    writer.claim()
+
+    def committed(seconds: float) -> None:
+        writer.change(named("step-00000001"))
+        monkeypatch.setattr(heads.time, "sleep", lambda seconds: wait(1.2))
+
+    monkeypatch.setattr(heads.time, "sleep", committed)
+    assert other.claim(lease_s=1.0).commits == {"step-00000001": "0" * 16}
 
 
 def test_changes_of_one_session_are_all_kept(machine: On) -> None:
