@@ -90,13 +90,13 @@ class JobLog:
 
     def lose_vanished(self, step: int | None = None) -> Loss | None:
         """Count the lost work of a job whose supervisor was killed, since the last commit or since a later `step` whose
-        state is in memory. Return None if the last job ended normally."""
+        state is in memory. Return None if the last job ended normally, or if its work was lost before."""
         history = timeline(self._run.events)
         kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
         if not kinds or kinds[-1] in JOB_ENDS:
             return None
         committed = self._committed() if step is None else step
-        done = [event for step, event in history.steps.items() if step > committed]
+        done = [event for step, event in history.steps.items() if step > committed and step in self._done]
         if not done:
             return None
         earlier = [event for step, event in history.steps.items() if step <= committed]
