@@ -68,6 +68,9 @@ def _fetch(ranks: JobRanks, shipper: Shipper) -> list[int]:
         return []
     bucket = SharedCheckpoints(config.directory, shipper.session)
     bucket.upload_earlier()
+    highest = ranks.log.highest()
+    if untold := [step for step in bucket.committed() if step > highest]:
+        bucket.drop(untold)  # a lost machine has not shipped the events of their steps, which are taken again
     if bucket.committed():
         leader.begin(bucket.committed()[-1])
     fetched = bucket.sync(config, ranks_of(config, 0))

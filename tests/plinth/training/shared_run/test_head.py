@@ -13,13 +13,21 @@ import pytest
 from plinth.errors import IntegrityError, LaunchError, SealError, StorageError
 from plinth.storage.seal import Seal
 from plinth.storage.workspace import CACHE_VARIABLE
+from plinth.training.checkpoint.shares import SharedCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.job import command
 from plinth.training.shared_run import head as heads
 from plinth.training.shared_run import shipping
 from plinth.training.shared_run.head import HEAD, RunHead, SharedRun, is_active
+from plinth.training.shared_run.shipping import Shipper
+from plinth.training.supervise import takeover
+from plinth.training.supervise.job_log import JobLog
+from plinth.training.supervise.job_ranks import JobRanks
+from plinth.training.supervise.leader import Leader
+from plinth.training.supervise.nodes import NodePlace
 from plinth.training.supervise.rendezvous import BucketRendezvous, RendezvousRecord
+from plinth.training.telemetry.timeline import Timeline
 from tests.s3_server import Bucket, bad_line
 
 pytestmark = pytest.mark.slow
@@ -88,6 +96,22 @@ def test_a_save_that_is_committed_after_its_supervisor_was_killed_does_not_keep_
 
     monkeypatch.setattr(heads.time, "sleep", committed)
     assert other.claim(lease_s=1.0).commits == {"step-00000001": "0" * 16}
+
+
+def test_steps_that_a_lost_machine_has_not_told_are_taken_again(machine: On, make: Callable[..., RunConfig]) -> None:
+    """Its writer has committed step 6, and the timeline in the bucket ends with step 3."""
+    run = shared(machine("a"), A)
+    run.claim()
+    run.change(named("step-00000006"))
+    config, bucket = make(workspace=run.run.workspace), SharedCheckpoints(run.run, A)
+    for step in (1, 2, 3):
+        Timeline(run.run.events).append("step", step=step)
+    ranks = JobRanks(config, run.run.config, -1, NodePlace(), Leader(config, NodePlace()), JobLog(run.run))
+    assert bucket.committed() == [6]
+    shipper = Shipper(run, run.claim(-1.0))
+    assert takeover._fetch(ranks, shipper) == []
+    assert bucket.committed() == []
+    assert shipper.end()
 
 
 def test_changes_of_one_session_are_all_kept(machine: On) -> None:
