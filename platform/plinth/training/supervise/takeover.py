@@ -1,7 +1,9 @@
 """Start of a job on a run that an earlier job, or a lost node 0, has left behind.
 
-earlier supervisor was killed ─▶ clean ─▶ fetch checkpoints of a shared run ─▶ report lost work
-node 0 is lost, a spare leads ─▶ gather the other nodes, then the same
+    earlier supervisor was killed ─▶ clean ─▶ fetch checkpoints of a shared run ─▶ report lost work
+    node 0 is lost, a spare leads ─▶ gather the other nodes, then the same
+
+Does not belong here: the right to act for the run (leadership).
 """
 
 from __future__ import annotations
