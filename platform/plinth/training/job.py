@@ -23,10 +23,10 @@ from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.parameters import trainer
 from plinth.training.run_state import launcher_of, result
-from plinth.training.shared_run.head import CONFIG
+from plinth.training.shared_run.head import CONFIG, seen_change
 from plinth.training.shared_run.shipping import ALLOWANCE, give, newest_log, refresh, require_free
 from plinth.training.stopping import last_step
-from plinth.training.supervise.result import JobResult, granted_option, read_allowance
+from plinth.training.supervise.result import JobResult, Submitted, read_allowance
 from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event, read_events
 
 POLL_S = 0.5
@@ -42,14 +42,16 @@ _CLOCK_S = 0.05
 
 
 def command(config: RunConfig, grant: int) -> list[str]:
-    """Return the command that a launcher starts on each node.
+    """Return the command that a launcher starts on each node. A job from a bucket accepts no older head than this
+    machine has seen.
 
     Args:
         grant: number of the grant of rank-seconds that the job must find; 0 if it has no limit.
     """
     uri = Workspace(config.workspace).uri
     place = f"{uri}/runs/{config.run_id}/config.json" if uri else str(config.directory.config)
-    words = [place, *trainer.option(config.trainer), *granted_option(grant)]
+    numbers = Submitted(grant, seen_change(config.directory) if uri else 0)
+    words = [place, *trainer.option(config.trainer), *numbers.options]
     return processes.python("plinth.training.supervise.supervisor", *words)
 
 
@@ -91,9 +93,9 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], int] | 
     configuration.write(config)
     if alive:
         return launcher.submit(command(config, known_grant(config)), run.root, run.log)
-    words = command(config, before() if before is not None else known_grant(config))
+    grant = before() if before is not None else known_grant(config)
     give(run, CONFIG, ALLOWANCE, *(f"contracts/{path.name}" for path in sorted(run.contracts.glob("*.json"))))
-    asked = config.launch
+    words, asked = command(config, grant), config.launch
     chosen = choose(asked.kind, asked, config.supervision.grace_s)
     if not _is_announced(config):
         Timeline(run.events).append("submitted", launcher=asked.kind)

@@ -33,7 +33,7 @@ FIRST, STOP = 2, 10
 
 EQUAL, WORSE, OTHER_SCHEDULE = (f"{__name__}:{name}" for name in ("equal", "worse", "other_schedule"))
 
-_JOB = "plinth.training.supervise.supervisor:"
+_JOB, _RANKS = "plinth.training.supervise.supervisor:", "plinth.training.supervise.job_ranks:"
 
 _PLACES: dict[str, dict[str, Any]] = {
     "before the replay": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._until_done"},
@@ -47,7 +47,7 @@ _PLACES: dict[str, dict[str, Any]] = {
         "place": "plinth.training.attempts:state!",
         "value": 1,
     },
-    "before the ranks start": {"step": 0, "rank": SUPERVISOR, "place": f"{_JOB}Supervisor._state!", "value": 1},
+    "before the ranks start": {"step": 0, "rank": SUPERVISOR, "place": f"{_RANKS}JobRanks.attest!", "value": 1},
     "in the last step": {"step": STEPS},
 }
 

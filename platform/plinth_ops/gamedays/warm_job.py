@@ -44,7 +44,8 @@ class WarmJob:
     def __init__(self, config: RunConfig, **environment: str) -> None:
         self.config, path = config, configuration.write(config)
         given = {**os.environ, **environment, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        self.process: BaseProcess = _SERVER.Process(target=_supervise, args=(str(path), given), daemon=True)
+        arguments = str(path), str(config.directory.log), given
+        self.process: BaseProcess = _SERVER.Process(target=_supervise, args=arguments, daemon=True)
         self.process.start()
 
     def wait(self) -> int:
@@ -163,19 +164,19 @@ def _fork_rank(command: list[str], environment: dict[str, str], locks: tuple[int
         os._exit(status)
 
 
-def _supervise(path: str, environment: dict[str, str]) -> None:
+def _supervise(place: str, log: str, environment: dict[str, str]) -> None:
     """Run `python -m plinth.training.supervise.supervisor` in a fork of the process that has loaded torch."""
     from plinth.training.supervise import nodes, supervisor
 
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
-    log = os.open(Path(path).with_name("job.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
-        os.dup2(log, stream)
+        os.dup2(descriptor, stream)
     nodes.start_ranks_by(_fork_rank)
     faults.arm(None)
-    sys.argv = ["supervisor", path]
+    sys.argv = ["supervisor", place]
     try:
         status = supervisor.main()
     except PlinthError as error:

@@ -4,7 +4,7 @@ FAULTS is a JSON object {"marks": folder, "faults": [[place, call, rank, signal]
 the rank sends itself the signal before its call number `call` of the function `module:name`, counted from 1 in each
 process. `place` may end in `!`: the fault strikes after the call. The place `batch` counts steps. The signal `keeper`
 kills the process that stores this node's copies instead, `node` kills all processes of this node, `spare` those of the
-node with the highest number, and `slow` delays the call by `SLOW_S`.
+node with the highest number (`struck_nodes`), and `hold` delays the call until the rank is killed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ import synthetic
 
 from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
-
-SLOW_S = 5.0
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
@@ -74,28 +72,13 @@ def _arm(place: str, call: int, strike: Callable[[], None]) -> None:
     setattr(owner, name, struck)
 
 
-def _nodes() -> list[tuple[str, int]]:
-    """Number and process group of each node of this rank's job."""
-    words = psutil.Process(os.getppid()).cmdline()
-    found = [one for one in psutil.process_iter() if one.is_running() and _cmdline(one) == words]
-    return [(one.environ()["PLINTH_NODE"], os.getpgid(one.pid)) for one in found]
-
-
-def _cmdline(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []
-
-
 def _strike(mark: Path, name: str) -> None:
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
         return
-    if name == "slow":
-        time.sleep(SLOW_S)
-        return
+    if name == "hold":
+        time.sleep(3600)
     if name == "keeper":
         for process in psutil.Process(os.getppid()).children():
             if "plinth.training.recovery.keeper" in process.cmdline():
@@ -104,7 +87,8 @@ def _strike(mark: Path, name: str) -> None:
     if name == "node":
         os.killpg(0, signal.SIGKILL)
     if name == "spare":
-        os.killpg(max(_nodes())[1], signal.SIGKILL)
+        nodes = {int(one.name[5:]): int(one.read_text()) for one in mark.parent.parent.glob("node-*")}
+        os.killpg(nodes[max(nodes)], signal.SIGKILL)
         return
     os.kill(os.getpid(), getattr(signal, name))
     time.sleep(0.01)  # the signal arrives

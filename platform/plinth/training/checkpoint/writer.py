@@ -276,15 +276,15 @@ def adopt(plan: WritePlan, shared: SharedSave) -> None:
 def _limited(plan: WritePlan, until: float) -> float:
     """Return the time until which this process waits for other machines. It is limited once the rank was killed, or has
     left this process after a loss: then no other machine may be at work for the save either. It is over once the next
-    writer of the rank is wanted."""
+    writer of the rank is wanted, or a node was lost: the rank may wait for the answer, and must leave its groups."""
     pipe = select.poll()
     pipe.register(0, 0)
     left = os.getppid() != _PARENT or any(flags & select.POLLHUP for _, flags in pipe.poll(0))
-    if not left:
-        return until
     wanted = wanted_path(plan.directory, plan.rank)
-    superseded = wanted.exists() and wanted.read_text() != str(os.getpid())
-    return min(until, time.monotonic() + (0.0 if superseded else ORPHAN_S))
+    successor = wanted.read_text() if wanted.exists() else None
+    if successor == "" or (left and successor not in (None, str(os.getpid()))):
+        return min(until, time.monotonic())
+    return min(until, time.monotonic() + ORPHAN_S) if left else until
 
 
 def failed_path(plan: WritePlan, rank: int) -> Path:

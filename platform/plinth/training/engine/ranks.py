@@ -229,6 +229,7 @@ def disconnect() -> None:
 
     if torch.distributed.is_initialized():
         deepspeed.comm.destroy_process_group()  # also those that DeepSpeed's modules keep
+    torch.distributed.distributed_c10d._world.group_count = 0  # an interrupted `connect` has counted its group too
     if isinstance(sys.modules.get("torch._dynamo"), _DeferredDynamo):  # joining would load the module it stands for
         del sys.modules["torch._dynamo"], torch._dynamo
     deepspeed.comm.comm.cdb = None

@@ -17,17 +17,17 @@ a new step are left to the supervisor, which restarts all ranks. Their state com
 from __future__ import annotations
 
 import time
-from typing import Literal, Protocol
+from typing import Literal
 
 from plinth import processes
 from plinth.training.checkpoint import checkpoint, writer
 from plinth.training.checkpoint.rank_part import digest_of_lines
 from plinth.training.checkpoint.selection import rollbacks_of
-from plinth.training.config import RunConfig
 from plinth.training.peers import Peers
 from plinth.training.recovery import keeper
 from plinth.training.recovery.keeper import CopyName
 from plinth.training.recovery.orders import JoinOrder, RankPhase, RankState, RecoveryLink
+from plinth.training.supervise.job_ranks import JobRanks
 from plinth.training.supervise.nodes import end_standby, keep_standby
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, Process, describe_exit
 
@@ -40,44 +40,15 @@ TRIES = 2
 Stage = Literal["running", "halting", "joining"]
 
 
-class RecoverableJob(Protocol):
-    """The job whose ranks are recovered: its supervisor."""
-
-    def replace(self, ranks: list[int], link: RecoveryLink) -> None:
-        """Start ranks again, with a link, on a spare if their node is lost. End their old processes first."""
-
-    def lacks_spares(self) -> bool:
-        """Return True if the place of a lost node cannot be taken by another one."""
-
-    def is_reachable(self, rank: int) -> bool:
-        """Return True if the node of a rank is connected."""
-
-    def keepers(self) -> tuple[str, ...]:
-        """Return the addresses of the keepers of all nodes but the first, in order."""
-
-    def recovered(self, reason: str, step: int) -> None:
-        """Log a recovery: the lost ranks in words, and the step after which the ranks continue."""
-
-    def attest(self, step: int, copies: str, restored: str) -> None:
-        """Sign the state with which the ranks continue after a step: the digest of the copies, and that of the ranks'
-        memory after the restore. Both are empty if the state came from a checkpoint."""
-
-    def highest(self) -> int:
-        """Return the highest step so far."""
-
-
 class RecoveryCoordinator:
-    """Recoveries of one job.
+    """Recoveries of one job."""
 
-    Args:
-        secret: secret of the job.
-        host: address of this machine for other nodes; empty if there are none.
-    """
-
-    def __init__(self, config: RunConfig, secret: str, host: str, job: RecoverableJob) -> None:
-        self._config, self._secret, self._host, self._job = config, secret, host or "127.0.0.1", job
-        self._hub = Peers(secret, RankState(), self._ranks, everywhere=bool(host))
-        self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby(config.launch)
+    def __init__(self, ranks: JobRanks) -> None:
+        self._job, self._leader, self._log, self._config = ranks, ranks.leader, ranks.log, ranks.config
+        host = ranks.place.address if ranks.place.nodes > 1 else ""  # for other nodes, if there are any
+        self._host, self._secret = host or "127.0.0.1", ranks.leader.secret
+        self._hub = Peers(self._secret, RankState(), self._ranks, everywhere=bool(host))
+        self._keeper, self._standby = keeper.KeeperProcess(self._secret, host), keep_standby(ranks.config.launch)
         self._keepers: tuple[str, ...] = ()
         self._stage: Stage = "running"
         self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1
@@ -135,7 +106,7 @@ class RecoveryCoordinator:
             code, known = process.poll(), self._hub.known(rank)
             if code not in _IN_ORDER:
                 found[rank] = describe_exit(rank, code)
-            elif code is None and known is not None and known.state.phase != "done" and self._job.is_reachable(rank):
+            elif code is None and known is not None and known.state.phase != "done" and self._leader.is_reachable(rank):
                 silence = known.silence(limits.closed_s, limits.silent_s)
                 if silence:
                     found[rank] = f"rank {rank} {silence}"
@@ -148,11 +119,11 @@ class RecoveryCoordinator:
         capable = all(one.hello["in_process"] for one in known if one is not None)
         named = any(process.poll() in range(2, 9) for process in ranks)
         fruitful = self._fruitless < self._config.supervision.max_restarts
-        return started and capable and not named and fruitful and not self._job.lacks_spares()
+        return started and capable and not named and fruitful and not self._leader.lacks_spares()
 
     def _halt(self, lost: dict[int, str]) -> None:
         """Have the other ranks leave their groups, and start the lost ranks again."""
-        highest = self._job.highest()
+        highest = self._log.highest()
         self._fruitless, self._seen = self._fruitless + 1 if highest <= self._seen else 1, highest
         if self._stage == "running":
             self._begun, self._reasons = time.monotonic(), []
@@ -171,7 +142,7 @@ class RecoveryCoordinator:
                 return  # a writer may still commit the state that every rank had staged
             checkpoint.clean(run)
             order = self._continuation(self._epoch)
-        self._job.recovered("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
+        self._log.recovered("; ".join(self._reasons), order.step or max(checkpoint.committed(run), default=0))
         self._hub.tell({"do": "continue", "order": self._chosen(order).model_dump()}, also=True)
         self._stage = "joining"
 
@@ -179,9 +150,9 @@ class RecoveryCoordinator:
         """Return the order to continue after the newest step that every rank can restore from memory, unless the newest
         checkpoint is newer. A step that is not on the timeline, which a lost node 0 has not shipped, is taken again."""
         rollbacks = len(rollbacks_of(self._config))
-        self._keepers = (self._keeper.address, *self._job.keepers())
+        self._keepers = (self._keeper.address, *self._leader.keepers())
         known = keeper.listed([one for one in self._keepers if one], self._secret)
-        highest = self._job.highest()
+        highest = self._log.highest()
         logged = [name for name in known if name.step <= highest]
         step, restored = keeper.newest_common(logged, self._config.ranks, rollbacks) or (None, 0)
         if step is not None and (
@@ -206,7 +177,7 @@ class RecoveryCoordinator:
 
     def _chosen(self, order: JoinOrder) -> JoinOrder:
         """Count how often the same copies are restored without a new step, and return the order."""
-        source = order.step, order.restored, self._job.highest()
+        source = order.step, order.restored, self._log.highest()
         self._times = self._times + 1 if source == self._source else 1
         self._source = source
         self._unattested = order.continues
@@ -228,7 +199,7 @@ class RecoveryCoordinator:
         if restored not in ("", self._copies):
             self._give_up(ranks)
             return
-        self._job.attest(step, self._copies if restored else "", restored)  # else a copy was damaged
+        self._job.attest_state(step, self._copies if restored else "", restored)  # else a copy was damaged
         self._unattested = False
         self._hub.tell({"do": "attested", "epoch": self._epoch}, also=True)
 

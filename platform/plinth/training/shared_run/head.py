@@ -10,8 +10,9 @@ A supervisor claims the run by writing its session into the head, and renews the
 of the head names the tag of the version that it replaces and is made only while the session is the claimant's. What a
 supervisor without a claim still uploads therefore stays invisible: it has its own session or save in its name, and no
 head lists it. The store's clock decides if a claim has expired, so machines need no common clock. A machine refuses an
-older head than it has seen (`head.seen`), so who can write the bucket cannot make it forget checkpoints, or return to
-an earlier configuration. Without the workers' secret, no job runs from a bucket: anyone could give it orders.
+older head than it has seen (`head.seen`), or than its job's submitter had seen, so who can write the bucket cannot make
+it forget checkpoints, or return to an earlier configuration. Without the workers' secret, no job runs from a bucket:
+anyone could give it orders.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class SharedRun:
             IntegrityError: the object is not a head that a worker of this workspace wrote.
             StorageError: the bucket is unreachable.
         """
-        seen = self._seen  # before the request: another process may change the head during it
+        seen = seen_change(self.run)  # before the request: another process may change the head during it
         found = self.objects.get(HEAD)
         if found is None:
             return None
@@ -134,7 +135,7 @@ class SharedRun:
             if not self._seal.holds(content["seal"], *self._sealed(head)):
                 raise ValueError("its seal is wrong")
             if head.beat < seen:
-                raise ValueError(f"change {head.beat}; this machine has seen change {seen}")
+                raise ValueError(f"change {head.beat}; this machine, or its job's submitter, has seen change {seen}")
         except (ValueError, TypeError, KeyError, ValidationError) as error:
             raise IntegrityError(
                 f"{self.objects.where(HEAD)} is not the record of this run",
@@ -143,7 +144,7 @@ class SharedRun:
                 remedy="find out who wrote it; restore its newest version, or delete it, and the run's folder on each "
                 "machine, to start over",
             ) from error
-        self._note(head)
+        note_change(self.run, head.beat)
         return HeadVersion(head=head, tag=found.tag, age_s=max(0.0, found.read - found.modified))
 
     def known(self) -> HeadVersion | None:
@@ -153,10 +154,10 @@ class SharedRun:
             IntegrityError: the head is gone. Without it, the run would start over.
         """
         found = self.read()
-        if found is None and self._seen:
+        if found is None and (seen := seen_change(self.run)):
             raise IntegrityError(
                 f"{self.objects.where(HEAD)} does not exist",
-                found=f"this machine has seen change {self._seen} of it",
+                found=f"this machine, or its job's submitter, has seen change {seen} of it",
                 expected="the record of the run",
                 remedy="restore it from a version of the bucket, or delete the run's folder on each machine to start "
                 "over",
@@ -207,7 +208,8 @@ class SharedRun:
             )
 
     def claim(self, lease_s: float = LEASE_S, *, trains: bool = True, ended: bool = True) -> RunHead:
-        """Claim the run for this session. An earlier claim must be released, or expire meanwhile.
+        """Claim the run for this session. An earlier claim must be released, or expire meanwhile. It is renewed by its
+        supervisor's changes, not by the commits of saves, which their writers finish after the supervisor is killed.
 
         Args:
             lease_s: seconds without a renewal after which an earlier claim expires.
@@ -235,8 +237,10 @@ class SharedRun:
                 free = found.head.ended or found.age_s > lease_s
                 if found.head.ended and not ended:
                     raise self._taken(found.head)
-                if not free and (found.head.session, found.head.beat) != (first.session, first.beat):
+                renewed = found.head.beat != first.beat and found.head.commits == first.commits
+                if not free and (found.head.session != first.session or renewed):
                     raise self._taken(found.head)
+                first = found.head
                 if not free:
                     time.sleep(POLL_S)
                     continue
@@ -277,19 +281,8 @@ class SharedRun:
         content = {"head": head.model_dump(mode="json"), "seal": self._seal.of(*self._sealed(head))}
         done = self.objects.put(HEAD, fingerprint.canonical(content), tag)
         if done:
-            self._note(head)
+            note_change(self.run, head.beat)
         return done
-
-    @property
-    def _seen(self) -> int:
-        try:
-            return int((self.run.root / SEEN).read_text())
-        except (FileNotFoundError, ValueError):
-            return 0
-
-    def _note(self, head: RunHead) -> None:
-        if head.beat > self._seen and self.run.root.exists():
-            write_bytes(self.run.root / SEEN, str(head.beat).encode())
 
     @cached_property
     def _seal(self) -> Seal:
@@ -305,6 +298,20 @@ class SharedRun:
             expected="at most one active supervisor per run",
             remedy="follow its job, or cancel it first; the claim of a lost machine expires by itself",
         )
+
+
+def seen_change(run: RunDirectory) -> int:
+    """Return the number of changes of the newest head that this machine has seen, or 0."""
+    try:
+        return int((run.root / SEEN).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def note_change(run: RunDirectory, change: int) -> None:
+    """Note that this machine refuses heads with fewer changes from now on."""
+    if change > seen_change(run) and run.root.exists():
+        write_bytes(run.root / SEEN, str(change).encode())
 
 
 def content_name(recorded: RecordedFile) -> str:

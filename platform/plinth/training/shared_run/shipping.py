@@ -35,6 +35,7 @@ from plinth.training.shared_run.head import (
     RunHead,
     SharedRun,
     is_active,
+    note_change,
 )
 
 #: Patterns of the small files, relative to the run's folder.
@@ -357,8 +358,11 @@ def _take_allowance(shared: SharedRun, head: RunHead) -> None:
         (shared.run.root / ALLOWANCE).unlink(missing_ok=True)
 
 
-def fetch_config(place: str) -> Path:
+def fetch_config(place: str, change: int = 0) -> Path:
     """Return the path of a configuration on this machine: `place` itself, or a copy of `s3://…/runs/RUN/config.json`.
+
+    Args:
+        change: number of changes of the run's head that the submitter had seen. An older head is refused.
 
     Raises:
         MissingError: there is no such run.
@@ -373,6 +377,8 @@ def fetch_config(place: str) -> Path:
     shared = SharedRun.of(run)
     if shared is not None:
         shared.require_seal()
+        run.root.mkdir(exist_ok=True)
+        note_change(run, change)
         shared.known()
     refresh(run)
     if not run.config.exists():

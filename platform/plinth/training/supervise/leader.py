@@ -54,19 +54,9 @@ class Leader:
             record = RendezvousRecord(address=where, secret=self.secret)
             rendezvous_of(config.directory).publish(record)
 
-    def start(
-        self, port: int, attempt: int, audit: bool, resume: int = 0, recovery: RecoveryLink | None = None
-    ) -> list[RemoteProcess]:
-        """Order the other nodes to start their ranks for a new attempt. Return these ranks."""
-        self._order_all(
-            seats=tuple(self._seats),
-            attempt=attempt,
-            audit=audit,
-            resume=resume,
-            address=self._place.address,
-            port=port,
-            recovery=recovery,
-        )
+    def start(self, order: NodeOrder) -> list[RemoteProcess]:
+        """Give the order of a new attempt to the other nodes, which start their ranks. Return these ranks."""
+        self._order_all(**{**dict(order), "seats": tuple(self._seats)})
         first = self._config.launch.ranks_per_node
         return [RemoteProcess(partial(self._seated, rank), rank) for rank in range(first, self._config.ranks)]
 
@@ -219,7 +209,7 @@ class Leader:
         """Give a new order to the other nodes."""
         self._order = NodeOrder()
         if self._nodes:
-            self._publish(id=uuid.uuid4().hex, **fields)
+            self._publish(**{**fields, "id": uuid.uuid4().hex})
 
     def _publish(self, **changes: Any) -> None:
         self._order = self._order.model_copy(update=changes)

@@ -1,12 +1,11 @@
-"""Result and cost of a job: result file, lock, allowance of rank-seconds, and work lost by failures."""
+"""Result of a job, lock on the run, and allowance of rank-seconds."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError
 
@@ -19,15 +18,7 @@ from plinth.storage.seal import Seal, load
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.goodput_account import account
-from plinth.training.telemetry.timeline import (
-    JOB_ENDS,
-    Event,
-    RankFailure,
-    Timeline,
-    TimelineReader,
-    read_events,
-    timeline,
-)
+from plinth.training.telemetry.timeline import RankFailure, Timeline, read_events
 
 if TYPE_CHECKING:
     from plinth.training.config import RunConfig
@@ -79,12 +70,9 @@ def hold(path: Path, wait_s: float = TIMEOUT_S) -> int:
 # enough that its grace period (`grace_s`) is within the grant.
 #
 # The grant is sealed, and numbered by its time: who writes the workspace cannot raise it. The job's command names the
-# grant with which it was submitted (`GRANTED`), so an earlier one, or none, is refused.
+# grant with which it was submitted (`Submitted`), so an earlier one, or none, is refused.
 #
 # Does not belong here: the origin of the grant (`plinth.operation.spending`).
-
-#: Option of the supervisor with the number of the grant at the submission.
-GRANTED: Final = "--granted"
 
 #: Shares of the grant at which the spending is logged on the timeline.
 MARKS = (0.5, 0.8, 0.95)
@@ -136,17 +124,24 @@ def write_allowance(run: RunDirectory, granted: Allowance | None) -> int:
     return 0 if granted is None else granted.number
 
 
-def granted_option(grant: int) -> list[str]:
-    """Return the supervisor's arguments that bind a job to the grant with which it is submitted, by its number."""
-    return [GRANTED, str(grant)] if grant else []
+class Submitted(NamedTuple):
+    """Numbers with which a job was submitted, as options of its command: it accepts nothing older. 0 means none."""
 
+    granted: int = 0  # of the grant of rank-seconds
+    head: int = 0  # of the head of a run in a shared workspace
 
-def submitted_grant(arguments: list[str]) -> tuple[list[str], int]:
-    """Return a job's other arguments, and the number of the grant with which it was submitted, or 0."""
-    if GRANTED not in arguments:
-        return arguments, 0
-    at = arguments.index(GRANTED)
-    return arguments[:at], int(arguments[at + 1])
+    @property
+    def options(self) -> list[str]:
+        """Arguments of the supervisor."""
+        return [word for name, number in self._asdict().items() if number for word in (f"--{name}", str(number))]
+
+    @classmethod
+    def split(cls, arguments: list[str]) -> tuple[list[str], Self]:
+        """Return the other arguments of a job's command, and its numbers."""
+        found = {name: arguments.index(f"--{name}") for name in cls._fields if f"--{name}" in arguments}
+        return arguments[: min(found.values(), default=None)], cls(
+            **{name: int(arguments[at + 1]) for name, at in found.items()}
+        )
 
 
 def _seal(run: RunDirectory) -> Seal:
@@ -227,121 +222,3 @@ class AllowanceWatch:
             price_per_rank_hour=self.granted.price_per_rank_hour,
             durable=True,
         )
-
-
-# Costs of failures: repeated steps, their seconds, and seconds until training resumed.
-#
-# Durations are read from the monotonic clock when the supervisor sees an event, so changes of the wall clock do not
-# matter. A job with a killed supervisor has no such readings: the times of its events are used, and never count below
-# zero.
-
-#: Events before a job has a supervisor.
-BEFORE_A_JOB = ("submitted",)
-
-
-class Loss(NamedTuple):
-    """Work since the last commit, which a failure loses."""
-
-    from_step: int
-    steps: int
-    seconds: float
-
-
-def _committed(run: RunDirectory) -> int:
-    """Return the last committed step, or 0 if there is none."""
-    from plinth.training.checkpoint import (
-        checkpoint,  # loads pyarrow, which readers of a run's state avoid
-    )
-
-    return max(checkpoint.committed(run), default=0)
-
-
-class LostWork:
-    """Reader of a run's timeline that adds up lost steps and seconds."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self.run = run
-        self.lost_steps, self.lost_s, self.restart_s = 0, 0.0, 0.0
-        self._reader = TimelineReader(run.events)
-        self._taken: dict[int, float] = {}  # step -> time of its committed state
-        self._done: dict[int, float] = {}  # step since the last commit that is not lost -> time of its event
-        self._begun = self._failed = time.monotonic()
-        self._failure: RankFailure | None = None
-        self._restarting = False
-        for event in self._reader.poll():  # of earlier jobs
-            self._record(event, 0.0)
-        self._failure = None
-
-    def begin(self) -> None:
-        """Start to count for a new attempt."""
-        self.update()
-        self._begun, self._failure = time.monotonic(), None
-
-    def update(self) -> None:
-        """Read new events of the timeline. Call this often, because an event's time is the moment at which it is read
-        here."""
-        for event in self._reader.poll():
-            self._record(event, time.monotonic())
-
-    @property
-    def failure(self) -> RankFailure | None:
-        """Error that a rank of this attempt reported, or None if no rank could report one."""
-        self.update()
-        return self._failure
-
-    def highest(self) -> int:
-        """Return the highest step on the timeline."""
-        return max(timeline(self.run.events).steps, default=0)
-
-    def lose(self, *, audit: bool, step: int | None = None) -> Loss:
-        """Count this attempt's work since the last commit as lost, or since a later `step` whose state is in memory,
-        and return it. An audit loses only time."""
-        self.update()
-        now = time.monotonic()
-        committed = _committed(self.run) if step is None else step
-        done = [] if audit else [step for step in self._done if step > committed]
-        since = self._taken.get(committed, self._done.get(committed, 0.0))
-        seconds = round(now - max(self._begun, since), 3)
-        self._keep(lambda step: audit or step <= committed)
-        self._failed, self._restarting = now, True
-        return self._add(Loss(committed, len(done), seconds))
-
-    def lose_vanished(self, step: int | None = None) -> Loss | None:
-        """Count the lost work of a job whose supervisor was killed, since the last commit or since a later `step` whose
-        state is in memory. Return None if the last job ended normally."""
-        history = timeline(self.run.events)
-        kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
-        if not kinds or kinds[-1] in JOB_ENDS:
-            return None
-        committed = _committed(self.run) if step is None else step
-        done = [event for step, event in history.steps.items() if step > committed]
-        if not done:
-            return None
-        earlier = [event for step, event in history.steps.items() if step <= committed]
-        since = max([earlier[-1]["time"] if earlier else 0.0, *(e["time"] for e in history.of("run_started")[-1:])])
-        return self._add(Loss(committed, len(done), round(max(0.0, done[-1]["time"] - since), 3)))
-
-    def _add(self, loss: Loss) -> Loss:
-        self.lost_steps += loss.steps
-        self.lost_s = round(self.lost_s + loss.seconds, 3)
-        return loss
-
-    def _keep(self, wanted: Callable[[int], bool]) -> None:
-        self._done = {step: at for step, at in self._done.items() if wanted(step)}
-
-    def _record(self, event: Event, now: float) -> None:
-        kind = event["event"]
-        if kind == "step":
-            self._done[int(event["step"])] = now
-        elif kind == "checkpoint":
-            self._taken[int(event["step"])] = now - float(event["seconds"])
-            self._keep(lambda step: step >= int(event["step"]))
-        elif kind == "rolled_back":
-            self._keep(lambda step: step <= int(event["step"]))
-        elif kind in ("restart", "lost", "vanished") and event.get("phase") != "audit":
-            self._keep(lambda step: step <= int(event.get("from_step", step)))
-        elif kind == "rank_failed":
-            self._failure = RankFailure.model_validate({name: event[name] for name in RankFailure.model_fields})
-        if kind == "step" and self._restarting:
-            self.restart_s = round(self.restart_s + now - self._failed, 3)
-            self._restarting = False

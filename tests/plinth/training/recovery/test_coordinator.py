@@ -16,6 +16,7 @@ from plinth.training.parameters.run import Recovery
 from plinth.training.recovery.coordinator import RecoveryCoordinator
 from plinth.training.recovery.keeper import CopyName
 from plinth.training.recovery.orders import RecoveryLink
+from plinth.training.supervise.nodes import NodePlace
 from plinth.training.supervise.rank_watch import NODE_LOST, Process
 
 Make = Callable[..., RunConfig]
@@ -70,7 +71,9 @@ class Job:
         self.attested: list[tuple[int, str, str]] = []
         self.unreachable: set[int] = set()
         self.without_spares = False
-        self.coordinator = RecoveryCoordinator(config, "secret", "", self)
+        self.config, self.place, self.secret = config, NodePlace(), "secret"
+        self.leader = self.log = self
+        self.coordinator = RecoveryCoordinator(self)
         self.ranks: list[FakeRank] = [FakeRank() for _ in range(config.ranks)]
         self.link = self.coordinator.begin()
         self.all_ranks = list(self.ranks)
@@ -84,7 +87,7 @@ class Job:
     def keepers(self) -> tuple[str, ...]:
         return ()
 
-    def attest(self, step: int, copies: str, restored: str) -> None:
+    def attest_state(self, step: int, copies: str, restored: str) -> None:
         self.attested.append((step, copies, restored))
 
     def highest(self) -> int:

@@ -1,5 +1,6 @@
-"""Whole runs on two nodes with spares that lose nodes at any instant: a spare takes the place of a lost node, the ranks
-of the others continue, and the end is that of an undisturbed run, to the bit."""
+"""Whole runs on two nodes with spares that lose ranks and nodes at any instant, with a common folder or with a bucket.
+A spare takes the place of a lost node, the ranks of the others continue, and the end is that of an undisturbed run on
+one disk, to the bit."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,26 @@ import pytest
 import struck_nodes
 
 from plinth.launch.parameters import HostChecks, Launch, Supervision
+from plinth.storage.workspace import CACHE_VARIABLE
 from plinth.training import attempts
 from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.parameters.parallel import Parallel
 from plinth.training.parameters.run import Checkpoints, Recovery
+from plinth.training.shared_run import shipping
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training.recovery.test_recovered_run import CONNECT, COPIER, ENGINE, KILL, LOOP, SAVER, same_end
+from tests.plinth.training.shared_run.test_two_machines import Machine
+from tests.s3_server import Bucket, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
+WRITER = "plinth.training.checkpoint.writer:WriterClient."
+
 #: Losses of nodes by instant (`struck_ranks`), and the number of spares.
-INSTANTS: dict[str, tuple[int, list[list[Any]]]] = {
+NODES: dict[str, tuple[int, list[list[Any]]]] = {
     "before a step": (1, [["batch", 9, 1, "node"]]),
     "with the gradient": (1, [[ENGINE + "_complete", 9, 1, "node"]]),
     "after the update": (1, [[ENGINE + "gradient_norm", 9, 1, "node"]]),
@@ -35,16 +43,14 @@ INSTANTS: dict[str, tuple[int, list[list[Any]]]] = {
     "in a copy": (1, [[COPIER + "_send", 4, 1, "node"]]),
     "while a save is staged": (1, [[SAVER + "_stage", 1, 1, "node"]]),
     "after a save is staged": (1, [[SAVER + "save!", 1, 1, "node"]]),
+    "once its writer has the order": (1, [[WRITER + "order!", 1, 1, "node"]]),
     "with a rank of the other node": (1, [["batch", 9, 1, "node"], ["batch", 9, 0, KILL]]),
     "while the other joins": (1, [["batch", 9, 0, KILL], [CONNECT, 1, 1, "node"]]),
     "the spare after it has joined": (2, [["batch", 9, 1, "node"], ["batch", 10, 1, "node"]]),
     "the spare while it restores": (2, [["batch", 9, 1, "node"], [COPIER + "restore", 1, 1, "node"]]),
     "a spare that waits": (2, [["batch", 8, 0, "spare"], ["batch", 9, 1, "node"]]),
     "the neighbor's copies": (1, [["batch", 9, 0, "keeper"], ["batch", 9, 1, "node"]]),
-}
-
-#: Losses of node 0, whose ranks are the first ones.
-INSTANTS |= {
+    # node 0, whose ranks are the first ones
     "node 0 before a step": (1, [["batch", 9, 0, "node"]]),
     "node 0 with the gradient": (1, [[ENGINE + "_complete", 9, 0, "node"]]),
     "node 0 before a step is read": (1, [[LOOP + "_record", 9, 0, "node"]]),
@@ -57,6 +63,25 @@ INSTANTS |= {
     "node 0 and its neighbor's copies": (1, [["batch", 8, 1, "keeper"], ["batch", 9, 0, "node"]]),
 }
 
+#: Losses of ranks, whose nodes stay. With a common folder they are those of `test_recovered_run`.
+RANKS: dict[str, tuple[int, list[list[Any]]]] = {
+    "a rank before a step": (0, [["batch", 9, 1, KILL]]),
+    "a rank before the first copy": (0, [["batch", 2, 1, KILL]]),
+    "a rank with the gradient": (0, [[ENGINE + "_complete", 9, 1, KILL]]),
+    "a rank in a copy": (0, [[COPIER + "_send", 4, 1, KILL]]),
+    "a rank while a save is staged": (0, [[SAVER + "_stage", 1, 1, KILL]]),
+    "a rank after a save is staged": (0, [[SAVER + "save!", 1, 1, KILL]]),
+    "a rank once its writer has the order": (0, [[WRITER + "order!", 1, 1, KILL]]),
+    "a rank before the last commit": (0, [[SAVER + "drain", 1, 1, KILL]]),
+    "the leading rank": (0, [["batch", 9, 0, KILL]]),
+    "the leading rank while a save is staged": (0, [[SAVER + "_stage", 1, 0, KILL]]),
+    "the leading rank once its writer has the order": (0, [[WRITER + "order!", 1, 0, KILL]]),
+    "both ranks": (0, [["batch", 9, 0, KILL], ["batch", 9, 1, KILL]]),
+    "the other rank in the rebuild": (0, [["batch", 9, 1, KILL], [CONNECT, 1, 0, KILL]]),
+}
+
+INSTANTS = [("disk", instant) for instant in NODES] + [("bucket", instant) for instant in (*RANKS, *NODES)]
+
 #: Losses of a spare that takes the lead, by the function before or after which its supervisor is killed.
 SUCCESSIONS = {
     "before it has the lock": "plinth.training.supervise.follower:acquire",
@@ -64,7 +89,7 @@ SUCCESSIONS = {
     "before its address is known": "plinth.training.supervise.supervisor:Leader",
     "when its address is known": "plinth.training.supervise.supervisor:Leader!",
     "before the copies are known": "plinth.training.recovery.coordinator:RecoveryCoordinator.newest",
-    "when the loss is logged": "plinth.training.supervise.supervisor:Supervisor._take_over!",
+    "when the loss is logged": "plinth.training.supervise.takeover:begin!",
     "before the attempt is signed": "plinth.training.attempts:state",
     "when the attempt is signed": "plinth.training.attempts:state!",
     "before the other nodes start": "plinth.training.supervise.leader:Leader.start",
@@ -74,38 +99,52 @@ SUCCESSIONS = {
 }
 
 Play = Callable[..., RunConfig]
-Starter = Callable[[Path, dict[str, str]], Callable[[], int]]
 
 
-def started(path: Path, environment: dict[str, str]) -> Callable[[], int]:
-    """Start a node's supervisor, and return a function that waits for its exit status."""
-    command = [sys.executable, "-m", "struck_nodes", str(path)]
-    with path.with_name("job.log").open("ab") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True).wait
+def start(place: str, log: Path, environment: Mapping[str, str], cold: bool) -> Callable[[], int | None]:
+    """Start a node's supervisor, and return a function that waits for its exit status. Unless it is cold, it is a fork
+    of a process that has loaded torch."""
+    if not cold:
+        process = struck_nodes.fork(place, log, environment)
+        return lambda: process.join() or process.exitcode
+    command = [sys.executable, "-m", "struck_nodes", place]
+    with log.open("ab") as stream:
+        return subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, start_new_session=True).wait
 
 
-def forked(path: Path, environment: dict[str, str]) -> Callable[[], int]:
-    """Like `started`, in a fork of a process that has loaded torch."""
-    process = struck_nodes.fork(path, environment)
-
-    def wait() -> int:
-        process.join()
-        assert process.exitcode is not None
-        return process.exitcode
-
-    return wait
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with serving() as found:
+        yield found
 
 
 @pytest.fixture
-def play(make: Callable[..., RunConfig], job_environment: Callable[..., dict[str, str]], tmp_path: Path) -> Play:
-    """Run jobs with faults until the run has finished, and return its configuration."""
+def play(
+    make: Callable[..., RunConfig],
+    job_environment: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Play:
+    """Run jobs with faults until the run has finished, one supervisor per node, each in a process group of its own.
+    Return the configuration of a node that is alive at the end."""
+
+    def nodes(place: str, fields: dict[str, Any]) -> list[tuple[str, RunConfig, dict[str, str]]]:
+        """Return the command's argument, the configuration and the own environment of each node."""
+        numbers = range(fields["launch"].machines)
+        if place == "disk":
+            return [(str(configuration.write(config := make(**fields))), config, {}) for _ in numbers]
+        uri = request.getfixturevalue("bucket").uri(tmp_path.name)
+        machines = [Machine(tmp_path / f"{node}", uri, make, **fields) for node in numbers]
+        machines[0].submit()
+        return [(one.place, one.config, {CACHE_VARIABLE: str(one.cache)}) for one in machines]
 
     def played(
         faults: list[list[Any]],
         spares: int,
         jobs: int = 1,
         *,
-        start: Starter = started,
+        place: str = "disk",
+        cold: bool = False,
         silent_s: float = 900.0,
         **changes: Any,
     ) -> RunConfig:
@@ -118,28 +157,34 @@ def play(make: Callable[..., RunConfig], job_environment: Callable[..., dict[str
             "checkpoints": Checkpoints(every_steps=6, audit_steps=3, keep_last=9),
             "supervision": Supervision(backoff_s=0.1, hang_s=1800.0, host_checks=HostChecks(enabled=False)),
         }
-        config = make(**{**given, **changes})
-        plan = job_environment(FAULTS=json.dumps({"marks": str(marks), "faults": faults}))
-        statuses = [run_job(config, plan, start, silent_s) for _ in range(jobs)]
-        assert statuses == [EXIT_PREEMPTED] * (jobs - 1) + [0], config.directory.log.read_text()[-2000:]
+        members = nodes(place, {**given, **changes})
+        common = job_environment(
+            FAULTS=json.dumps({"marks": str(marks), "faults": faults, "nodes": 2}),
+            PLINTH_NODES=f"{len(members)}",
+            PLINTH_ADDRESS="127.0.0.1",
+            PLINTH_SILENT_S=f"{silent_s}",
+            PLINTH_SHIP_S="0.5",
+        )
+        logs = [config.directory.log for _, config, _ in members]
+        for expected in [EXIT_PREEMPTED] * (jobs - 1) + [0]:
+            waits = [
+                start(argument, log, {**common, **own, "PLINTH_NODE": f"{node}"}, cold)
+                for node, ((argument, _, own), log) in enumerate(zip(members, logs, strict=True))
+            ]
+            statuses = [wait() for wait in waits]
+            said = "\n".join(f"---- {log}\n{log.read_text()[-2000:]}" for log in dict.fromkeys(logs))
+            assert set(statuses) - {-signal.SIGKILL} == {expected}, said
         assert len(list(marks.iterdir())) == len(faults)
+        config = members[statuses.index(0)][1]
+        if place == "bucket":
+            shipping.refresh(config.directory)
         return config
 
     return played
 
 
-def run_job(config: RunConfig, environment: dict[str, str], start: Starter, silent_s: float) -> int:
-    """Run a supervisor per machine, each in a process group of its own; return the status of all that were not
-    killed."""
-    path, numbers = configuration.write(config), range(config.launch.machines)
-    place = {"PLINTH_NODES": f"{len(numbers)}", "PLINTH_ADDRESS": "127.0.0.1", "PLINTH_SILENT_S": f"{silent_s}"}
-    waits = [start(path, {**environment, **place, "PLINTH_NODE": f"{node}"}) for node in numbers]
-    (status,) = {wait() for wait in waits} - {-signal.SIGKILL}
-    return status
-
-
 def test_a_spare_takes_the_place_of_a_lost_node_and_the_other_ranks_stay(play: Play, uninterrupted: RunConfig) -> None:
-    config = play([[ENGINE + "_complete", 9, 1, "node"]], 1)
+    config = play([[ENGINE + "_complete", 9, 1, "node"]], 1, cold=True)
     same_end(config, uninterrupted)
     story = timeline(config.directory.events)
     (moved,), (restart,), (resumed,) = story.of("node_replaced"), story.of("restart"), story.of("resumed")
@@ -151,22 +196,25 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_the_other_ranks_stay(play: P
     assert story.of("run_started")[-1]["attempt"] == 1
 
 
-@pytest.mark.parametrize("instant", INSTANTS)
-def test_any_instant(play: Play, uninterrupted: RunConfig, instant: str) -> None:
-    spares, faults = INSTANTS[instant]
-    cold = any(fault[3] == "spare" for fault in faults)  # such a fault finds the nodes by their commands
-    config = play(faults, spares, start=started if cold else forked)
+@pytest.mark.parametrize(("place", "instant"), INSTANTS)
+def test_any_instant(play: Play, uninterrupted: RunConfig, place: str, instant: str) -> None:
+    spares, faults = {**NODES, **RANKS}[instant]
+    config = play(faults, spares, place=place)
     same_end(config, uninterrupted)
     story = timeline(config.directory.events)
+    restarts = story.of("restart")
     assert len(story.of("job_started")) == 1 + sum(fault[2:] == [0, "node"] for fault in faults)
-    assert all(event["lost_steps"] <= 4 for event in story.of("restart")) or "copies" in instant
+    assert story.of("refused") == []
+    assert all(event["backoff_s"] == 0 for event in restarts) or instant == "both ranks"  # not all ranks restarted
+    assert all(event["lost_steps"] <= 4 for event in restarts) or "copies" in instant
     assert story.redone <= 4 * len(faults) or "copies" in instant
     assert len(story.of("node_replaced")) == sum(fault[3] == "node" for fault in faults)
+    assert checkpoint.committed(config.directory)[-2:] == [9, 12]  # a save that the loss interrupts is given up
 
 
 @pytest.mark.parametrize("boundary", SUCCESSIONS)
 def test_another_spare_leads_if_the_first_one_is_lost(play: Play, uninterrupted: RunConfig, boundary: str) -> None:
-    config = play([["batch", 9, 0, "node"], [SUCCESSIONS[boundary], 1, "spare", "node"]], 2, start=forked)
+    config = play([["batch", 9, 0, "node"], [SUCCESSIONS[boundary], 1, "spare", "node"]], 2)
     same_end(config, uninterrupted)
     story = timeline(config.directory.events)
     assert {event["node"] for event in story.of("node_replaced")} <= {0, 2, 3}
@@ -179,7 +227,7 @@ def test_node_0_and_another_node_at_once(play: Play, uninterrupted: RunConfig, s
     """No copies are left. The spare that leads waits `silent_s` for the other lost node; without another spare it then
     ends the job, and names the node."""
     faults = [["batch", 9, 0, "node"], ["batch", 9, 1, "node"]]
-    config = play(faults, spares, jobs=3 - spares, start=forked, silent_s=30.0)
+    config = play(faults, spares, jobs=3 - spares, silent_s=30.0)
     same_end(config, uninterrupted)
     story = timeline(config.directory.events)
     assert [event["node"] for event in story.of("node_replaced")] == [0, 1][:spares]

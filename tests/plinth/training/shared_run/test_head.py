@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +13,21 @@ import pytest
 from plinth.errors import IntegrityError, LaunchError, SealError, StorageError
 from plinth.storage.seal import Seal
 from plinth.storage.workspace import CACHE_VARIABLE
+from plinth.training.checkpoint.shares import SharedCheckpoints
+from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
+from plinth.training.job import command
 from plinth.training.shared_run import head as heads
 from plinth.training.shared_run import shipping
 from plinth.training.shared_run.head import HEAD, RunHead, SharedRun, is_active
+from plinth.training.shared_run.shipping import Shipper
+from plinth.training.supervise import takeover
+from plinth.training.supervise.job_log import JobLog
+from plinth.training.supervise.job_ranks import JobRanks
+from plinth.training.supervise.leader import Leader
+from plinth.training.supervise.nodes import NodePlace
 from plinth.training.supervise.rendezvous import BucketRendezvous, RendezvousRecord
+from plinth.training.telemetry.timeline import Timeline
 from tests.s3_server import Bucket, bad_line
 
 pytestmark = pytest.mark.slow
@@ -57,21 +68,50 @@ def test_a_live_claim_is_refused_and_a_released_one_is_free(machine: On, monkeyp
     holder.claim()
     assert is_active(holder.read())
     assert not is_active(holder.read(), lease_s=-1.0)
-    waits: list[float] = []
+    changes = [named("step-00000001"), lambda head: head]  # a save of the holder, which is then alive
 
-    def renew(seconds: float) -> None:  # while the other waits for the lease
-        waits.append(seconds)
-        holder.change(lambda head: head.model_copy(update={"beat": head.beat + 1}))
+    def changed(seconds: float) -> None:  # while the other waits for the lease
+        holder.change(changes.pop(0))
 
-    monkeypatch.setattr(heads.time, "sleep", renew)
+    monkeypatch.setattr(heads.time, "sleep", changed)
     with pytest.raises(LaunchError, match="another supervisor has claimed run"):
         other.claim()
-    assert len(waits) == 1
+    assert changes == []
     holder.change(lambda head: head.model_copy(update={"ended": True}))
     assert not is_active(holder.read())
     with pytest.raises(LaunchError, match="another supervisor has claimed run"):
         other.claim(-1.0, ended=False)  # a job that has ended is not succeeded
     assert other.claim().session == B
+
+
+def test_a_save_that_is_committed_after_its_supervisor_was_killed_does_not_keep_others_off(
+    machine: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, other, wait = shared(machine("a"), A), shared(machine("b"), B), time.sleep
+    writer.claim()
+
+    def committed(seconds: float) -> None:
+        writer.change(named("step-00000001"))
+        monkeypatch.setattr(heads.time, "sleep", lambda seconds: wait(1.2))
+
+    monkeypatch.setattr(heads.time, "sleep", committed)
+    assert other.claim(lease_s=1.0).commits == {"step-00000001": "0" * 16}
+
+
+def test_steps_that_a_lost_machine_has_not_told_are_taken_again(machine: On, make: Callable[..., RunConfig]) -> None:
+    """Its writer has committed step 6, and the timeline in the bucket ends with step 3."""
+    run = shared(machine("a"), A)
+    run.claim()
+    run.change(named("step-00000006"))
+    config, bucket = make(workspace=run.run.workspace), SharedCheckpoints(run.run, A)
+    for step in (1, 2, 3):
+        Timeline(run.run.events).append("step", step=step)
+    ranks = JobRanks(config, run.run.config, -1, NodePlace(), Leader(config, NodePlace()), JobLog(run.run))
+    assert bucket.committed() == [6]
+    shipper = Shipper(run, run.claim(-1.0))
+    assert takeover._fetch(ranks, shipper) == []
+    assert bucket.committed() == []
+    assert shipper.end()
 
 
 def test_changes_of_one_session_are_all_kept(machine: On) -> None:
@@ -108,8 +148,11 @@ def test_a_head_that_no_worker_wrote_is_refused(machine: On, bucket: Bucket) -> 
             run.read()
 
 
-def test_an_old_head_that_is_put_back_is_refused_where_a_newer_one_was_seen(machine: On, bucket: Bucket) -> None:
-    """With it, machines would delete the checkpoints that it does not list."""
+def test_an_old_head_that_is_put_back_is_refused_where_a_newer_one_was_seen(
+    machine: On, bucket: Bucket, make: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With it, machines would delete the checkpoints that it does not list. The machines of a job refuse it too if its
+    submitter has seen a newer one."""
     run, reader = shared(machine("a"), A), shared(machine("b"))
     run.claim()
     key = run.objects.where(HEAD).removeprefix(f"s3://{bucket.name}/")
@@ -124,6 +167,13 @@ def test_an_old_head_that_is_put_back_is_refused_where_a_newer_one_was_seen(mach
         with pytest.raises(IntegrityError, match="is not the record of this run"):
             one.read()
     assert shared(machine("new")).read() is not None  # it cannot know
+    place, known = run.objects.where("config.json"), heads.seen_change(run.run)
+    assert command(make(workspace=run.run.workspace), 0)[-2:] == ["--head", str(known)]
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "of a job"))
+    for planted, said in ((old, "is not the record of this run"), (None, "does not exist")):
+        bucket.put(key, planted) if planted else bucket.remove(key)
+        with pytest.raises(IntegrityError, match=said):
+            shipping.fetch_config(place, known)
 
 
 def test_the_secret_of_a_job_is_not_in_the_bucket(machine: On, bucket: Bucket) -> None:

@@ -247,6 +247,11 @@ def test_a_save_that_will_not_be_committed_holds_up_no_machine(
     try:
         os.dup2(pipe[0], 0)
         assert writer._limited(leading, 7.0) == 7.0
+        lock = writer.hold(here, 0)
+        writer.give_up(here)  # a node was lost, and the rank waits for the answer of its writer
+        os.close(lock)
+        assert writer._limited(leading, 1e12) <= time.monotonic()
+        writer.wanted_path(here, 0).unlink()
         os.close(pipe[1])
         for orphan_s in (0.5, 3600.0):
             monkeypatch.setattr(writer, "ORPHAN_S", orphan_s)

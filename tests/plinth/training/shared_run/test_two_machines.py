@@ -38,17 +38,16 @@ class Machine:
             patch.setenv(CACHE_VARIABLE, str(folder))
             self.workspace = Workspace(folder_of(uri)).ensure()
         self.config = make(workspace=self.workspace.root, **changes)
-        self.run = self.config.directory
+        self.run, self.place = self.config.directory, f"{self.workspace.uri}/runs/{self.config.run_id}/config.json"
+        self.run.root.mkdir(parents=True, exist_ok=True)
 
     def submit(self) -> None:
         configuration.write(self.config)
         shipping.give(self.run, "config.json")
 
     def start(self, environment: Callable[..., dict[str, str]], **extra: str) -> subprocess.Popen[bytes]:
-        place = f"{self.workspace.uri}/runs/{self.config.run_id}/config.json"
-        command = [sys.executable, "-m", "plinth.training.supervise.supervisor", place]
+        command = [sys.executable, "-m", "plinth.training.supervise.supervisor", self.place]
         own = environment(**{CACHE_VARIABLE: str(self.cache), **extra})
-        self.run.root.mkdir(parents=True, exist_ok=True)
         with self.run.log.open("ab") as log:
             return subprocess.Popen(command, env=own, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 

@@ -55,7 +55,7 @@ class Job:
     def lead(self) -> Leader:
         """Start as node 0, and return once all nodes follow."""
         made = Leader(self.config, self.place(0))
-        made.start(1, 0, False)
+        made.start(NodeOrder(port=1))
         return made
 
 
@@ -107,7 +107,7 @@ def test_one_spare_leads_and_the_other_nodes_follow_it(job: Job, monkeypatch: py
     assert right.succession == (first.secret, (0, 1), "127.0.0.1")
     assert atomic.held(job.config.directory.lock)
     second = Leader(job.config, job.place(number), right.succession)
-    (rank,) = second.start(1, 0, False)
+    (rank,) = second.start(NodeOrder(port=1))
     assert rank.wait() == 1
     assert second._order.seats == (number, 1)
     assert second.known(0) is None
@@ -196,7 +196,7 @@ def test_a_node_0_that_returns_follows_the_node_that_leads(job: Job, monkeypatch
     second = Leader(job.config, job.place(2), succession)
     returned = job.pool.submit(supervisor._leadership, job.config, path, job.place(0), None)
     until(lambda: second.known(0) is not None)
-    second.start(1, 0, False)
+    second.start(NodeOrder(port=1))
     until(lambda: second._nodes[0].follows)
     assert [node.number for node in second._spares()] == [0]
     second._order_all(status=4)

@@ -33,6 +33,7 @@ from plinth.training.supervise import nodes
 from plinth.training.supervise import result as locks
 from plinth.training.supervise.follower import Follower
 from plinth.training.supervise.leader import Leader, RemoteProcess
+from plinth.training.supervise.leadership import Leadership
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, NodeReport, rank_environment, ranks_of
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NODE_LOST
 from plinth.training.supervise.rendezvous import FileRendezvous, RendezvousRecord
@@ -140,8 +141,8 @@ def test_attempts_statuses_and_the_end(pair: RunConfig) -> None:
     def lead() -> None:
         first = leader(pair)
         hosts.extend(first.hosts())
-        seen.append(waited(first.start(1, 0, False)))
-        seen.append(waited(first.start(2, 1, False)))
+        seen.append(waited(first.start(NodeOrder(port=1))))
+        seen.append(waited(first.start(NodeOrder(port=2, attempt=1))))
         first.end(7)
 
     thread = beside(lead)
@@ -214,7 +215,7 @@ def test_a_node_fetches_its_share_before_its_ranks_start(pair: RunConfig, status
         assert first.count == 2
         first.begin(7)
         seen.append(first.failed())
-        seen.append(waited(first.start(1, 0, False)))
+        seen.append(waited(first.start(NodeOrder(port=1))))
         first.end(0)
 
     thread = beside(lead)
@@ -231,14 +232,14 @@ def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
 
     def lead() -> None:
         first = leader(pair)
-        ranks = first.start(1, 0, False)
+        ranks = first.start(NodeOrder(port=1))
         while not first.asked_to_stop():
             time.sleep(0.05)
         seen.append(first.asked_to_stop())
         for rank in ranks:
             rank.send_signal(signal.SIGTERM)
         seen.append(waited(ranks))
-        ranks = first.start(1, 1, False)
+        ranks = first.start(NodeOrder(port=1, attempt=1))
         ranks[0].send_signal(signal.SIGKILL)
         seen.append(waited(ranks))
         first.end(EXIT_PREEMPTED)
@@ -280,7 +281,7 @@ def test_a_node_that_was_connected_leaves_before_node_0_counts_it_as_lost(pair: 
 
     def lead() -> None:
         first = Leader(pair, NodePlace(nodes=2, closed_s=0.5))
-        ranks = first.start(1, 0, False)
+        ranks = first.start(NodeOrder(port=1))
         until(lambda: ready(pair, 2).exists() and ready(pair, 3).exists())
         first.close()
         node = first.known(1)
@@ -337,7 +338,7 @@ def test_a_spare_takes_the_seat_of_a_lost_node(pair: RunConfig) -> None:
         other = PeerLink(1, lambda: NodeReport(order=first.order).model_dump(), lambda message: None)
         thread = beside(lambda: other.hold(record.address, record.secret))
         until(lambda: first.known(1) and first.known(2))
-        ranks = first.start(1, 0, False)
+        ranks = first.start(NodeOrder(port=1))
         until(lambda: first._nodes[2].follows)
         seen.append((first.lacks_spares(), first.is_reachable(2), first._nodes[2].report.codes))
         other.ended.set()
@@ -366,7 +367,7 @@ def test_a_spare_takes_the_seat_of_a_lost_node(pair: RunConfig) -> None:
 def test_a_spare_that_is_asked_to_stop_leaves(pair: RunConfig) -> None:
     config = pair.model_copy(update={"launch": pair.launch.model_copy(update={"spares": 1})})
     first = Leader(config, NodePlace(nodes=3, **PATIENT))
-    first.start(1, 0, False)
+    first.start(NodeOrder(port=1))
     made = Rehearsal(config, config.directory.config, NodePlace(node=2, nodes=3, **PATIENT))
 
     def preempt() -> None:
@@ -389,9 +390,8 @@ def test_a_spare_that_is_asked_to_stop_leaves(pair: RunConfig) -> None:
 def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConfig) -> None:
     """No name for it, no restart here: the scheduler has another node."""
 
-    class Alone(Supervisor):
-        def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
-            return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    def waiting(rank: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
 
     def greet() -> None:  # once, and never again
         until(lambda: pair.directory.rendezvous.exists())
@@ -406,7 +406,8 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
     patient = pair.model_copy(update={"supervision": unchecked})
     lock = locks.hold(pair.directory.lock)
     thread = beside(greet)
-    quick = Alone(patient, pair.directory.config, lock, place=place)
+    quick = Supervisor(patient, pair.directory.config, Leadership(lock), place)
+    quick.ranks._start = waiting
     ended = quick.supervise()
     thread.join()
     quick.leader.close()

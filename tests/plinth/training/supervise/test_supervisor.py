@@ -18,9 +18,10 @@ import pytest
 from plinth.errors import CorruptionError, DiskFullError, LaunchError
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.supervise import rank_watch
+from plinth.training.supervise import job_ranks, rank_watch
 from plinth.training.supervise import result as locks
 from plinth.training.supervise import supervisor as supervise
+from plinth.training.supervise.leadership import Leadership
 from plinth.training.supervise.result import JobResult
 from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.telemetry.timeline import RankFailure, Timeline, timeline
@@ -46,14 +47,14 @@ SCRIPTS = {
 READY = "import pathlib, sys, time\ndef ready(): pathlib.Path(sys.argv[1]).touch(); time.sleep(600)\n"
 
 
-known_host = cache(supervise.this_host)
+known_host = cache(job_ranks.this_host)
 
 
 @pytest.fixture(autouse=True)
 def _no_wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins answer no question, and run no code of this machine."""
     monkeypatch.setattr(rank_watch, "ANSWER_S", 0.2)
-    monkeypatch.setattr(supervise, "this_host", known_host)
+    monkeypatch.setattr(job_ranks, "this_host", known_host)
 
 
 @pytest.fixture(autouse=True)
@@ -74,21 +75,25 @@ class Rehearsal(Supervisor):
     plan: list[tuple[str, str]]
     stop_when: Callable[[], bool] = staticmethod(lambda: False)
 
-    def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
-        script = SCRIPTS[self.plan[self.restarts][rank] if not audit else "ok"]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ranks._start = self._stand_in
+
+    def _stand_in(self, rank: int) -> subprocess.Popen[bytes]:
+        attempt = self.log.restarts
+        script = SCRIPTS[self.plan[attempt][rank] if not self.ranks._order.audit else "ok"]
         if script in REPORTED:
-            self.events.append("rank_failed", rank=rank, attempt=self.restarts, **REPORTED[script].model_dump())
+            self.log.events.append("rank_failed", rank=rank, attempt=attempt, **REPORTED[script].model_dump())
             script = SCRIPTS["named"]
-        self.ranks = {**getattr(self, "ranks", {}), rank: self._process(script, ready(self.config, rank))}
-        return self.ranks[rank]
+        return self._process(script, ready(self.config, rank))
 
     def _process(self, script: str, ready: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-S", "-c", READY + script, str(ready)])
 
-    def _on_poll(self, ranks: list[rank_watch.Process]) -> None:
-        super()._on_poll(ranks)
-        if self.restarts:
-            self.events.append("alive")  # only the first attempt can be found hanging
+    def _on_poll(self) -> None:
+        super()._on_poll()
+        if self.log.restarts:
+            self.log.events.append("alive")  # only the first attempt can be found hanging
         if not self.asked_to_stop and self.stop_when():
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -98,7 +103,7 @@ def ready(config: RunConfig, rank: int) -> Path:
 
 
 def rehearsal(config: RunConfig, *plan: tuple[str, str]) -> Rehearsal:
-    supervisor = Rehearsal(config, configuration.write(config), lock_fd=-1)
+    supervisor = Rehearsal(config, configuration.write(config), Leadership(-1))
     supervisor.plan = list(plan)
     return supervisor
 
@@ -111,7 +116,7 @@ def stopped_when_ready(config: RunConfig, *plan: tuple[str, str]) -> tuple[JobRe
     """SIGTERM comes as soon as both ranks wait for it; how it ended, and the ranks."""
     supervisor = rehearsal(config, *plan)
     supervisor.stop_when = lambda: all(ready(config, rank).exists() for rank in range(2))
-    return supervisor.supervise(), [supervisor.ranks[rank].wait() for rank in range(2)]
+    return supervisor.supervise(), supervisor.ranks.wait()
 
 
 def supervision(**changes: float) -> dict[str, Any]:
@@ -214,10 +219,24 @@ def test_sigterm_between_attempts(make: Make) -> None:
             return super()._back_off()
 
     config = make(supervision=supervision(backoff_s=300.0))
-    supervisor = Resting(config, configuration.write(config), lock_fd=-1)
+    supervisor = Resting(config, configuration.write(config), Leadership(-1))
     supervisor.plan = [("crash", "ok")]  # there is none for a second attempt
     result = supervisor.supervise()
     assert (result.status, result.restarts) == ("stopped", 1)
+
+
+def test_a_signal_that_arrives_while_other_nodes_are_read_is_not_lost(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(make(), configuration.write(make()), Leadership(-1))
+
+    def none_asked() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr(supervisor.leader, "asked_to_stop", none_asked)
+    assert supervisor._on_check()
+    assert supervisor.asked_to_stop == signal.SIGTERM
 
 
 def test_one_supervisor_at_a_time(make: Make) -> None:
@@ -234,9 +253,9 @@ def test_one_supervisor_at_a_time(make: Make) -> None:
 
 
 def test_the_ranks_of_a_job_with_one_node_are_always_reachable(make: Make) -> None:
-    supervisor = Supervisor(make(), configuration.write(make()), lock_fd=-1)
-    assert supervisor.is_reachable(0)
-    assert supervisor.is_reachable(1)
+    supervisor = Supervisor(make(), configuration.write(make()), Leadership(-1))
+    assert supervisor.leader.is_reachable(0)
+    assert supervisor.leader.is_reachable(1)
 
 
 def test_back_off_doubles(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,12 +264,12 @@ def test_back_off_doubles(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    supervisor = Supervisor(make(supervision=supervision(backoff_s=1.0)), configuration.write(make()), lock_fd=-1)
+    supervisor = Supervisor(make(supervision=supervision(backoff_s=1.0)), configuration.write(make()), Leadership(-1))
     monkeypatch.setattr(supervise.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(supervise.time, "sleep", sleep)
     for restarts in (1, 2, 3, 20):
         before = now[0]
-        supervisor.restarts = restarts
+        supervisor.log.restarts = restarts
         assert supervisor._back_off()
         slept.append(round(now[0] - before))
     assert slept == [1, 2, 4, 300]
