@@ -77,7 +77,7 @@ class RecoveryCoordinator:
     def __init__(self, config: RunConfig, secret: str, host: str, job: RecoverableJob) -> None:
         self._config, self._secret, self._host, self._job = config, secret, host or "127.0.0.1", job
         self._hub = Peers(secret, RankState(), self._ranks, everywhere=bool(host))
-        self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby(config.launch)
+        self._keeper, self._standby = keeper.KeeperProcess(secret, host), keep_standby()
         self._keepers: tuple[str, ...] = ()
         self._stage: Stage = "running"
         self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1
