@@ -257,7 +257,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
         around = Surroundings(config)
         port = str(free_port())
-        common = {**os.environ, **heap(), **around.environment, "WORLD_SIZE": str(config.ranks), "LOCAL_WORLD_SIZE": "1"}
+        common = {
+            **os.environ,
+            **heap(),
+            **around.environment,
+            "WORLD_SIZE": str(config.ranks),
+            "LOCAL_WORLD_SIZE": "1",
+        }
         common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         ranks = [
             subprocess.Popen(

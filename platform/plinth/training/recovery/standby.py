@@ -23,13 +23,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plinth import processes
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.rank_watch import Process
+
+#: Starts a rank: its command, its environment, and the descriptors of locks that it inherits.
+RankStarter = Callable[[list[str], dict[str, str], tuple[int, ...]], Process]
 
 #: Argument of the process that waits.
 OPTION = "--standby"
@@ -81,12 +84,16 @@ class ForkedProcess:
 
 
 class StandbyStarter:
-    """Starts the ranks of a node: forks of the process that waits, or interpreters of their own if there is none.
+    """Starts the ranks of a node, as forks of the process that waits.
 
     The methods must be called on the main thread, because the kernel ends ranks with the thread that is their parent.
+
+    Args:
+        otherwise: starts a rank if none can be forked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, otherwise: RankStarter) -> None:
+        self._otherwise = otherwise
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
         self._loaded = False
@@ -94,25 +101,21 @@ class StandbyStarter:
     def __call__(self, command: list[str], environment: dict[str, str], locks: tuple[int, ...]) -> Process:
         """Start a rank."""
         self.fill(command, environment)
-        process: Process | None = None
         try:
             process = self._forked(command, environment, locks)
         except (OSError, ValueError) as error:
-            print(f"no rank can be forked: {error or type(error).__name__}", file=sys.stderr, flush=True)
+            print(f"no rank can be forked: {error}", file=sys.stderr, flush=True)
             self.close()
-        if process is None:
-            started: subprocess.Popen[bytes] = processes.start(
-                command, own=environment, stdin=subprocess.DEVNULL, pass_fds=locks
-            )
-            process = started
-        return process
+            process = None
+        return process or self._otherwise(command, environment, locks)
 
     def fill(self, command: list[str], environment: Mapping[str, str]) -> None:
         """Start the process that waits, unless it runs."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
-        if environment.get("CUDA_VISIBLE_DEVICES") != "" and any(one.exists() for one in GPUS):
+        on_gpus = environment.get("CUDA_VISIBLE_DEVICES") != "" and any(one.exists() for one in GPUS)
+        if on_gpus or sys.platform != "linux":
             return
         self._requests, theirs = socket.socketpair()
         with theirs:  # its environment is that of ranks, because libraries read some variables when they are loaded
@@ -146,9 +149,10 @@ class StandbyStarter:
             with theirs:
                 socket.send_fds(self._requests, [b"."], [theirs.fileno(), *locks])
             link.sendall(json.dumps({"environment": environment, "arguments": command[4:]}).encode() + b"\n")
-            process = ForkedProcess(int(link.recv(32)))
+            if not (said := link.recv(32)):
+                raise ConnectionError("the process that has loaded torch has ended")
             link.sendall(b".")  # else the rank ends
-        return process
+        return ForkedProcess(int(said))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from plinth.training.attempts import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.peers import Contact
 from plinth.training.recovery.orders import RecoveryLink
-from plinth.training.recovery.standby import StandbyStarter
+from plinth.training.recovery.standby import RankStarter, StandbyStarter
 from plinth.training.shared_run.head import SESSION
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.host_checks import HostReport
@@ -44,9 +44,6 @@ OTHER = -1
 #: Variables of a rank with an external trainer: `config.json`, the attempt, and the step of the checkpoint to load (0:
 #: from the beginning).
 RUN, ATTEMPT, RESUME = "PLINTH_RUN", "PLINTH_ATTEMPT", "PLINTH_RESUME"
-
-#: Starts a rank: its command, its environment, and the descriptors of locks that it inherits.
-RankStarter = Callable[[list[str], dict[str, str], tuple[int, ...]], Process]
 
 
 class NodePlace(Frozen):
@@ -199,7 +196,7 @@ def keep_standby() -> StandbyStarter | None:
     """Have the ranks of this node forked by a process that has loaded torch. Return its owner, or None if ranks are not
     started in interpreters of their own."""
     if _STARTER[-1] is _interpreter:
-        start_ranks_by(StandbyStarter())
+        start_ranks_by(StandbyStarter(_interpreter))
     starter = _STARTER[-1]
     return starter if isinstance(starter, StandbyStarter) else None
 

@@ -50,7 +50,7 @@ from plinth.training.supervise.follower import follow
 from plinth.training.supervise.host_checks import exclude, judged, replaces
 from plinth.training.supervise.leader import Leader, NodeMove, checked_hosts
 from plinth.training.supervise.leadership import Leadership, Succession, acquire, own_lock
-from plinth.training.supervise.nodes import NodeOrder, NodePlace, ranks_of, start_rank
+from plinth.training.supervise.nodes import NodeOrder, NodePlace, keep_standby, ranks_of, start_rank
 from plinth.training.supervise.rank_watch import (
     EXIT_PARTNER_LOST,
     EXIT_PREEMPTED,
@@ -548,6 +548,8 @@ def main() -> int:
     require_submitted(config.trainer, arguments)
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
+    if config.trainer is None:
+        keep_standby()  # ends with this process
     own = own_lock(config, place)
     right = _leadership(config, path, place, own)
     if isinstance(right, int):

@@ -19,6 +19,7 @@ import pytest
 from plinth import processes
 from plinth.training.recovery import standby
 from plinth.training.recovery.standby import ForkedProcess, StandbyStarter
+from plinth.training.supervise.nodes import _interpreter
 from plinth.training.supervise.rank_watch import SUPERVISOR, Process, end_process
 
 HERE = Path(__file__).parent.parent
@@ -26,7 +27,7 @@ HERE = Path(__file__).parent.parent
 
 @pytest.fixture
 def starter() -> Iterator[StandbyStarter]:
-    made = StandbyStarter()
+    made = StandbyStarter(_interpreter)
     yield made
     made.close()
 
@@ -66,9 +67,10 @@ def test_a_fork_is_a_child_with_the_environment_and_the_locks_of_its_rank(
     assert isinstance(process, ForkedProcess)
     said = told(tmp_path / "one")
     assert (said["pid"], psutil.Process(process.pid).ppid()) == (process.pid, os.getpid())
-    assert said["loaded"] and said["input"] == "/dev/null"
+    assert (said["loaded"], said["input"]) == (True, "/dev/null")
     assert said["variables"] == {"RANK": "3", "LOADS": None}
-    assert str(tmp_path / "lock") in said["files"] and not any("socket" in one for one in said["files"])
+    assert str(tmp_path / "lock") in said["files"]
+    assert not any("socket" in one for one in said["files"])
     assert len(said["threads"]) == 1
     assert not [one for one in waiting(starter).open_files() if one.path.endswith("lock")]
     assert not _is_subreaper()
@@ -95,7 +97,8 @@ def test_ranks_outlive_the_process_that_waits_and_the_next_one_is_started(
     before.wait()
     assert first.poll() is None
     second = start(starter, tmp_path / "second", "7")  # of another process that waits
-    assert second.wait() == 7 and waiting(starter).pid != before.pid
+    assert second.wait() == 7
+    assert waiting(starter).pid != before.pid
     end_process(first)
 
 
@@ -105,17 +108,18 @@ def test_a_process_that_does_not_load_is_replaced_by_a_plain_start(
     (tmp_path / "code").mkdir()
     lines = f"import sys\nif {standby.OPTION!r} in sys.argv: sys.exit(1)\nsys.exit(9)\n"
     (tmp_path / "code/never_waits.py").write_text(lines)
-    starter = StandbyStarter()
+    starter = StandbyStarter(_interpreter)
     given = {**environment(), "PYTHONPATH": str(tmp_path / "code")}
     rank = starter(processes.python("never_waits", str(tmp_path)), given, ())
-    assert isinstance(rank, subprocess.Popen) and rank.wait() == 9
+    assert isinstance(rank, subprocess.Popen)
+    assert rank.wait() == 9
     assert "no rank can be forked" in capfd.readouterr().err
     starter.close()
 
 
 def test_nothing_waits_on_a_machine_with_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby, "GPUS", (tmp_path,))
-    starter = StandbyStarter()
+    starter = StandbyStarter(_interpreter)
     starter.fill(processes.python("forked_rank", "x"), {**environment(), "CUDA_VISIBLE_DEVICES": "0"})
     assert starter._process is None
     starter.close()
@@ -126,7 +130,8 @@ def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         "import sys, time; sys.path[:] = sys.argv[2].split(':')\n"
         "from pathlib import Path; from plinth.training.recovery.standby import StandbyStarter\n"
         "from tests.plinth.training.recovery import test_standby as t\n"
-        "s = StandbyStarter(); t.start(s, Path(sys.argv[1]), 'sleep'); print(t.waiting(s).pid, flush=True)\n"
+        "s = StandbyStarter(t._interpreter); t.start(s, Path(sys.argv[1]), 'sleep')\n"
+        "print(t.waiting(s).pid, flush=True)\n"
         "time.sleep(60)\n"
     )
     words = [sys.executable, "-c", script, str(tmp_path / "one"), ":".join(sys.path)]
