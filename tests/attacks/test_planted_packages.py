@@ -45,6 +45,7 @@ APART = {
     "platform/plinth/processes.py": "the one place",
     "platform/plinth/launch/ray_nodes.py": "its class runs in Ray's workers, which may lack Plinth",
     "platform/plinth_ops/gamedays/warm_job.py": "forks of a process that was started with PYTHONSAFEPATH",
+    "platform/plinth/training/recovery/standby.py": "forks ranks from a process that was started in the one place",
     "platform/plinth/launch/conformance.py": "tests of launchers: forks a submitter, and runs no program",
     "platform/plinth_text/compiled/build.py": "runs gcc, with few variables and no relative entry of PATH",
     "infra/images/lock.py": "builds images, in no workspace",

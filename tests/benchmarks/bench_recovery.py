@@ -153,12 +153,11 @@ def job(config: Any, network: Namespaces | None = None) -> Iterator[list[subproc
 
 
 def rank_process(nodes: list[subprocess.Popen[bytes]], rank: int) -> Any:
-    """Return the process of a rank, or of another rank of its node. A process that only waits has used less time."""
+    """Return the process of a rank."""
     import psutil
 
     children = psutil.Process(nodes[rank * NODES // RANKS].pid).children()
-    trains = [child for child in children if "plinth.training" in child.cmdline()]
-    return sorted(trains, key=lambda child: -sum(child.cpu_times()[:2]))[rank % (RANKS // NODES)]
+    return next(child for child in children if child.name() == f"rank-{rank}")
 
 
 def steps_of(config: Any) -> list[dict[str, Any]]:
@@ -189,7 +188,7 @@ def open_batches(config: Any, rank: int) -> Any:
 
     def others() -> float:
         supervisor = psutil.Process(os.getppid())
-        known = [one for one in supervisor.children() if "plinth.training" not in one.cmdline()]
+        known = [one for one in supervisor.children() if not one.name().startswith("rank-")]
         return sum(sum(one.cpu_times()[:2]) for one in (supervisor, *known))
 
     def stream(first: int) -> Iterator[Any]:
@@ -253,20 +252,20 @@ def recovery(kills: int) -> dict[str, Any]:
                     }
                 )
                 wait_for_step(config, last["step"] + 2 * EVERY + 5)
-                time.sleep(8.0)  # the next process that waits has loaded torch
     return {"kills": rows, "median_s": statistics.median(row["next_step_s"] for row in rows)}
 
 
 def lost_node(loss: str) -> dict[str, Any]:
     """Lose a node while a spare waits, and measure the seconds until the next step."""
     with ExitStack() as own:
-        folder, network = own.enter_context(tempfile.TemporaryDirectory()), Namespaces(NODES + 1)
+        folder = own.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))  # writers still end
+        network = Namespaces(NODES + 1)
         own.callback(network.close)
         interface = {"GLOO_SOCKET_IFNAME": "eth0"}
         config = configured(Path(folder), every=EVERY, steps=100_000, spares=1, environment=interface)
         own.enter_context(job(config, network))
         wait_for_step(config, 3 * EVERY + 5)
-        time.sleep(20.0)  # the processes that wait have loaded torch
+        time.sleep(20.0)  # the spare has loaded torch
         last, begun = events_of(config)[-1]["seq"], time.time()
         (network.cut if loss.startswith("silent") else network.kill)(LOSSES[loss])
         while not (resumed := events_of(config, "resumed", after=last)):

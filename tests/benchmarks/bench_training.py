@@ -24,6 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -128,6 +129,7 @@ class Turns:
         self.batches, self.bare = batches, None
         self.spent: dict[str, list[tuple[float, float]]] = {"ours": [], "bare": []}
         self.counts: dict[str, dict[str, int]] = {}
+        self._beside = 0.0  # CPU seconds of our other threads during the last step of the bare loop
 
     def begin(self, run: Any) -> None:
         """Open the bare loop's engine."""
@@ -152,11 +154,24 @@ class Turns:
         counting = ExitStack()
         if step == WARMUP_STEPS and self.run.replays is None:  # else it may be replayed
             counting.enter_context(_counted(self.counts.setdefault(loop, {})))
-        begun = time.perf_counter(), time.process_time()
+        begun = time.perf_counter(), time.process_time(), _beside_s()
         with counting:
             yield
-        ended = time.perf_counter(), time.process_time()
-        self.spent[loop].append((ended[0] - begun[0], ended[1] - begun[1]))
+        clock, processor, beside = (
+            after - before
+            for before, after in zip(begun, (time.perf_counter(), time.process_time(), _beside_s()), strict=True)
+        )
+        if loop == "bare":  # our threads run during its steps, too
+            processor, self._beside = processor - beside, beside
+        else:
+            processor += self._beside
+        self.spent[loop].append((clock, processor))
+
+
+def _beside_s() -> float:
+    """Return the CPU seconds of the threads that load batches, copy states and send heartbeats."""
+    others = [one for one in threading.enumerate() if one is not threading.main_thread() and one.ident]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(one.ident)) for one in others)
 
 
 @contextmanager
@@ -232,7 +247,7 @@ class Surroundings:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run both ranks and put the numbers together."""
     with tempfile.TemporaryDirectory() as folder:
-        from plinth.processes import free_port
+        from plinth.processes import free_port, heap
         from plinth.storage.workspace import TRUST_VARIABLE, Workspace
         from plinth.trust import enrolment
 
@@ -242,7 +257,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
         around = Surroundings(config)
         port = str(free_port())
-        common = {**os.environ, **around.environment, "WORLD_SIZE": str(config.ranks), "LOCAL_WORLD_SIZE": "1"}
+        common = {
+            **os.environ,
+            **heap(),
+            **around.environment,
+            "WORLD_SIZE": str(config.ranks),
+            "LOCAL_WORLD_SIZE": "1",
+        }
         common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         ranks = [
             subprocess.Popen(

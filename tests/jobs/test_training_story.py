@@ -51,7 +51,7 @@ class Told:
 
     @property
     def ranks(self) -> list[psutil.Process]:
-        return [one for one in self.supervisor.children() if "plinth.training" in one.cmdline()]
+        return [one for one in self.supervisor.children() if one.name().startswith("rank-")]
 
     def until(self, holds: Callable[[History], object], cli: subprocess.Popen[bytes]) -> None:
         """Wait for something to be on the timeline."""

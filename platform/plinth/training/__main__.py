@@ -26,16 +26,16 @@ def main() -> int:
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("--attempt", type=int, default=0, help="number of starts of this run's ranks so far")
     parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare results")
-    parser.add_argument("--standby", action="store_true", help="wait for the environment of a rank on standard input")
+    parser.add_argument("--standby", action="store_true", help="fork ranks for a supervisor on standard input")
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
     parser.add_argument("--other-code", action="store_true", help="with --audit: this code has not trained the run")
     arguments = parser.parse_args()
-    rank_watch.die_with_supervisor()
-    private.for_torch()
     if arguments.standby:
         from plinth.training.recovery import standby
 
         arguments = parser.parse_args(standby.wait())
+    rank_watch.die_with_supervisor()
+    private.for_torch()
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])
     rank_watch.install(config.directory, rank)

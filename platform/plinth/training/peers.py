@@ -34,6 +34,9 @@ AGAIN_S = 0.2
 #: Seconds without an answer after which a peer opens another connection.
 RENEW_S = 6.0
 
+#: Maximum seconds to open a connection. The server at an address that does not answer may have a successor elsewhere.
+CONNECT_S = 2.0
+
 _State = TypeVar("_State", bound=Frozen)
 
 
@@ -194,7 +197,7 @@ class PeerLink(Contact):
     def hold(self, address: str, secret: str) -> None:
         """Connect, and return when the connection has ended or was refused."""
         renews = False
-        with suppress(*wire.FAILURES), wire.connect(address, secret) as connection:
+        with suppress(*wire.FAILURES), wire.connect(address, secret, CONNECT_S) as connection:
             opened = time.monotonic()
             wire.send(connection, self._hello)
             try:

@@ -307,8 +307,7 @@ def _ranks_of(config: RunConfig) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            words = process.cmdline()
-            if str(config.directory.config) in words and process.environ().get("RANK"):
+            if process.name().startswith("rank-") and str(config.directory.config) in process.cmdline():
                 found.append(process)
     return found
 

@@ -28,6 +28,7 @@ from plinth.errors import PlinthError, TrainingError
 from plinth.processes import free_port
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.recovery.standby import ForkedProcess
 from plinth_ops.gamedays import faults
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -105,42 +106,11 @@ def _called(function: Callable[..., Any], config: RunConfig, arguments: Sequence
     Path(place).write_text(json.dumps(function(config, *arguments)))
 
 
-class _ForkedRank:
-    """Rank in a forked process, with the process interface that the supervisor expects."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid, self._status = pid, None
-
-    _status: int | None
-
-    def poll(self) -> int | None:
-        """Return the rank's exit status, or None while the rank runs."""
-        return self._reap(os.WNOHANG)
-
-    def wait(self) -> int:
-        """Wait for the rank and return its exit status."""
-        status = self._reap(0)
-        assert status is not None
-        return status
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal to the rank if it is alive."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def _reap(self, options: int) -> int | None:
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, options)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
-        return self._status
-
-
-def _fork_rank(command: list[str], environment: dict[str, str], locks: tuple[int, ...]) -> _ForkedRank:
+def _fork_rank(command: list[str], environment: dict[str, str], locks: tuple[int, ...]) -> ForkedProcess:
     """Run `python -m plinth.training` in a fork of this supervisor."""
     child = os.fork()
     if child:
-        return _ForkedRank(child)
+        return ForkedProcess(child)
     status = 1
     try:
         for number in (signal.SIGTERM, signal.SIGINT):

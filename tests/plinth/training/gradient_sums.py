@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import synthetic
 import torch
@@ -55,3 +57,29 @@ def _measure(config: RunConfig, rank: Any) -> dict[str, float]:
     engine.deepspeed.destroy()
     errors = (sums / copies / whole).sqrt().tolist()
     return {"ours": errors[0], "in bf16": errors[1], "norm": abs(float(norm) / whole**0.5 - 1)}
+
+
+def states(configs: dict[str, RunConfig]) -> dict[str, tuple[int, int]]:
+    """On one rank, of each configuration: the digest of the optimizer's state after two steps, with buckets that are
+    summed in place, and as DeepSpeed sums them."""
+    from plinth.training.engine import deepspeed_engine
+    from plinth.training.engine import engine as engines
+
+    rank = engines.join(next(iter(configs.values())))
+    theirs = mock.patch.object(deepspeed_engine, "_sum_in_place")
+    found = {name: (_state(one, rank, nullcontext()), _state(one, rank, theirs)) for name, one in configs.items()}
+    engines.leave()
+    return found
+
+
+def _state(config: RunConfig, rank: Any, opening: Any) -> int:
+    from plinth.training.corruption.state import digest
+    from plinth.training.engine.pipeline import open_engine
+
+    with opening:
+        engine = open_engine(config, rank)
+    for step in (1, 2):
+        engine.train_step(synthetic.batch_at(config, step, rank.index), 1e-3)
+    found = digest(engine.optimizer_tensors(), rank.device)
+    engine.deepspeed.destroy()
+    return int(found)

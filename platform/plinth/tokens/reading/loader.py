@@ -378,26 +378,19 @@ def prefetched(made: Iterator[T], depth: int) -> Iterator[T]:
     if not depth:
         yield from made
         return
-    ready: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(maxsize=depth)
-    stopped = threading.Event()
-
-    def put(item: tuple[T] | BaseException | None) -> None:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
+    ready: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
+    free, stopped = threading.Semaphore(depth), threading.Event()
 
     def work() -> None:
         try:
             for item in made:
-                put((item,))
+                free.acquire()
                 if stopped.is_set():
                     return
-            put(None)
+                ready.put((item,))
+            ready.put(None)
         except BaseException as error:  # an error in the thread must reach its consumer
-            put(error)
+            ready.put(error)
 
     thread = threading.Thread(target=work, name="loader", daemon=True)
     thread.start()
@@ -405,7 +398,9 @@ def prefetched(made: Iterator[T], depth: int) -> Iterator[T]:
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
+            free.release()
             yield item[0]
     finally:
         stopped.set()
+        free.release()
         thread.join()

@@ -8,6 +8,8 @@
     norm and overflow    DeepSpeed reads both on the host; here the device reads them (`device_measurements`)
     reduced gradients    DeepSpeed: ZeRO-1 and ZeRO-2 keep gradients of large matrices until the backward pass ends;
                          here they are released
+    sum of a bucket      DeepSpeed: ZeRO-1 and ZeRO-2 sum a copy of the bucket and copy the sum back; here the bucket
+                         itself is summed, with the same bits
     end of a step        DeepSpeed: ZeRO-3 gathers small parameters and waits for the device; here the stream waits
 
 Some host waits remain. In ZeRO-3 the host runs at most two reductions and a few gathers ahead, which limits memory, and
@@ -47,6 +49,8 @@ def initialize(*, bucket: int, device_norm: bool, topology: Topology, **given: A
         _leave_norm_out(outer)
     if hasattr(outer, "reduce_ipg_grads"):
         _release_reduced(outer)
+        if topology.experts is None:  # else parts of a bucket have different groups
+            _sum_in_place(outer)
     if torch.cuda.is_available():
         _order_by_streams(outer)
     if hasattr(outer, "persistent_parameters"):
@@ -126,6 +130,26 @@ def _release_reduced(outer: Any) -> None:
                 outer.clear_grad_attribute(outer.bit16_groups[group][index])
 
     outer.reduce_ipg_grads = reduced
+
+
+def _sum_in_place(outer: Any) -> None:
+    """Sum a bucket of ZeRO-1 or ZeRO-2 over ranks in its own memory. Division and order are those of DeepSpeed's path
+    for `reduce_scatter`, which this replaces, so the bits are equal."""
+    import deepspeed
+
+    group, shared = outer.dp_process_group, outer.sequence_parallel_size
+    ranks = deepspeed.comm.get_world_size(group=group) / float(shared)
+
+    def summed(bucket: Tensor, dtype: torch.dtype) -> Tensor:
+        if outer.gradient_average:
+            bucket.div_(ranks)
+        sent = bucket.to(torch.float32 if shared > 1 else dtype)  # the same tensor if it has this type
+        deepspeed.comm.all_reduce(sent, group=group)
+        if sent is not bucket:
+            bucket.copy_(sent)
+        return sent
+
+    outer.reduce_scatter, outer.gradient_reduction_w_predivide = False, summed
 
 
 def _order_by_streams(outer: Any) -> None:

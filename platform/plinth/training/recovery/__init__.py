@@ -5,7 +5,7 @@
     orders       records that supervisors and ranks exchange
     agent        on a rank: connection to the supervisor, and interruption of its collectives
     survival     on a rank: leave the process groups after a loss, and join new ones
-    standby      process of a node that waits to replace a lost rank
+    standby      process of a node that has loaded torch, and forks the ranks
     coordinator  in node 0's supervisor: detection of lost ranks, and the order to continue
 
 Does not belong here: replacement of a lost node, which ends the job (supervise).

@@ -48,7 +48,7 @@ class RecoveryCoordinator:
         host = ranks.place.address if ranks.place.nodes > 1 else ""  # for other nodes, if there are any
         self._host, self._secret = host or "127.0.0.1", ranks.leader.secret
         self._hub = Peers(self._secret, RankState(), self._ranks, everywhere=bool(host))
-        self._keeper, self._standby = keeper.KeeperProcess(self._secret, host), keep_standby(ranks.config.launch)
+        self._keeper, self._standby = keeper.KeeperProcess(self._secret, host), keep_standby()
         self._keepers: tuple[str, ...] = ()
         self._stage: Stage = "running"
         self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1

@@ -22,9 +22,10 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 from plinth import processes
 from plinth.errors import LaunchError
@@ -53,12 +54,15 @@ class CopyName(Frozen):
     history: int = 0
 
 
-class StoredCopy(NamedTuple):
-    """A complete copy."""
+@dataclass(eq=False)
+class StoredCopy:
+    """A complete copy. Its bytes are the first `size` of a block. `readers` counts the answers that send it."""
 
     name: CopyName
     plan: dict[str, Any]
     block: bytearray
+    size: int
+    readers: int = 0
 
 
 class Keeper:
@@ -66,6 +70,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self._copies: dict[int, list[StoredCopy]] = defaultdict(list)
+        self._dropped: dict[int, bytearray] = {}  # rank -> block that its next copy may fill
         self._lock = threading.Lock()
 
     def handle(self, connection: Connection) -> None:
@@ -87,26 +92,42 @@ class Keeper:
             return [(one.name, one.plan.get("sha256", "")) for copies in self._copies.values() for one in copies]
 
     def _put(self, connection: Connection, name: dict[str, Any], size: int) -> None:
-        stored, block = CopyName.model_validate(name), bytearray(size)
+        stored = CopyName.model_validate(name)
+        block = self._block(stored.rank, size)
         with memoryview(block) as view:
-            wire.receive_block(connection, view)
+            wire.receive_block(connection, view[:size])
         plan = wire.receive(connection)
         with self._lock:
             copies = self._copies[stored.rank]
             if all(one.name.history <= stored.history for one in copies):  # else it was sent before a recovery
                 kept = [one for one in copies if one.name.step < stored.step]  # others belong to a state left behind
-                self._copies[stored.rank] = [*kept[1 - KEPT :], StoredCopy(stored, plan, block)]
+                self._copies[stored.rank] = [*kept[1 - KEPT :], StoredCopy(stored, plan, block, size)]
+                gone = [one.block for one in set(copies) - set(self._copies[stored.rank]) if not one.readers]
+                if gone:
+                    self._dropped[stored.rank] = gone[0]
         wire.send(connection, {"stored": True})
+
+    def _block(self, rank: int, size: int) -> bytearray:
+        """Return memory for a copy. That of a dropped copy is filled again, which costs a third of new memory."""
+        with self._lock:
+            block = self._dropped.pop(rank, None)
+        return block if block is not None and size <= len(block) <= 2 * size else bytearray(size + size // 64)
 
     def _get(self, connection: Connection, name: CopyName) -> None:
         with self._lock:
             found = next((one for one in self._copies[name.rank] if one.name == name), None)
+            if found is not None:
+                found.readers += 1
         if found is None:
             wire.send(connection, {"plan": None})
             return
-        wire.send(connection, {"plan": found.plan, "size": len(found.block)})
-        with memoryview(found.block) as view:
-            wire.send_block(connection, view)
+        try:
+            wire.send(connection, {"plan": found.plan, "size": found.size})
+            with memoryview(found.block) as view:
+                wire.send_block(connection, view[: found.size])
+        finally:
+            with self._lock:
+                found.readers -= 1
 
 
 class KeeperProcess:

@@ -72,7 +72,7 @@ class Follower:
         self._before, self._secret, self._address = before, "", ""
         self._seats: tuple[int, ...] = before._seats if before else ()  # the node of each seat, as of the last order
         self._keeper: KeeperProcess | None = before._keeper if before else None
-        self._standby = keep_standby(config.launch) if config.recovery.enabled else None
+        self._standby = keep_standby() if config.recovery.enabled else None
         self.asked_to_stop, self._asked_at = 0, 0.0
         self.limit_s = place.start_s(config) if before is None else SUCCESSION_S  # to the first message of node 0
         self._report = NodeReport(host=this_host(), keeper=self._keeper.address if self._keeper else "")

@@ -20,14 +20,13 @@ from pydantic import Field
 
 from plinth import processes
 from plinth.errors import LaunchError
-from plinth.launch.parameters import Launch
 from plinth.records import Frozen
 from plinth.storage.off_limits import KEY_VARIABLE
 from plinth.training.attempts import HostFacts
 from plinth.training.config import RunConfig
 from plinth.training.peers import Contact
 from plinth.training.recovery.orders import RecoveryLink
-from plinth.training.recovery.standby import StandbyStarter
+from plinth.training.recovery.standby import RankStarter, StandbyStarter
 from plinth.training.shared_run.head import SESSION
 from plinth.training.supervise import rank_watch
 from plinth.training.supervise.host_checks import HostReport
@@ -45,9 +44,6 @@ OTHER = -1
 #: Variables of a rank with an external trainer: `config.json`, the attempt, and the step of the checkpoint to load (0:
 #: from the beginning).
 RUN, ATTEMPT, RESUME = "PLINTH_RUN", "PLINTH_ATTEMPT", "PLINTH_RESUME"
-
-#: Starts a rank: its command, its environment, and the descriptors of locks that it inherits.
-RankStarter = Callable[[list[str], dict[str, str], tuple[int, ...]], Process]
 
 
 class NodePlace(Frozen):
@@ -196,24 +192,22 @@ def start_ranks_by(starter: RankStarter) -> None:
     _STARTER[:] = [starter]
 
 
-def keep_standby(launch: Launch) -> StandbyStarter | None:
-    """Keep processes waiting to replace lost ranks of this node: one, or one per rank if there are spares, which may
-    start a node's ranks, or all ranks after the loss of node 0. Return their owner, or None if ranks are not started in
-    interpreters of their own."""
+def keep_standby() -> StandbyStarter | None:
+    """Have the ranks of this node forked by a process that has loaded torch. Return its owner, or None if ranks are not
+    started in interpreters of their own."""
     if _STARTER[-1] is _interpreter:
-        start_ranks_by(StandbyStarter(launch.ranks_per_node if launch.spares else 1))
+        start_ranks_by(StandbyStarter(_interpreter))
     starter = _STARTER[-1]
     return starter if isinstance(starter, StandbyStarter) else None
 
 
 def prepare_spare(owner: StandbyStarter, config: RunConfig, config_path: Path, order: NodeOrder) -> None:
-    """Keep a process waiting for each rank that this spare node may get."""
-    command = processes.python("plinth.training", str(config_path))
-    owner.fill(command, rank_environment(config, order, 0), ())
+    """Load what the ranks need that this spare node may get."""
+    owner.fill(processes.python("plinth.training", str(config_path)), rank_environment(config, order, 0))
 
 
 def end_standby(owner: StandbyStarter | None) -> None:
-    """End the process that waits to replace a rank."""
+    """End the process that forks ranks."""
     if owner is not None:
         owner.close()
         start_ranks_by(_interpreter)

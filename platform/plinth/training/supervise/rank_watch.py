@@ -46,7 +46,7 @@ POLL_S = 0.1
 #: Variable of a rank with the process id of its supervisor.
 SUPERVISOR = "PLINTH_SUPERVISOR"
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 #: Seconds after a rank's failure until its siblings, which wait in a collective, are ended.
 SIBLING_TIMEOUT_S = 2.0
@@ -299,7 +299,10 @@ def die_with_supervisor() -> None:
 
 
 def install(run: RunDirectory, rank: int) -> None:
-    """Install the handler that dumps this rank's state on SIGUSR1. Call it on the main thread."""
+    """Install the handler that dumps this rank's state on SIGUSR1, and name the process `rank-N`, because a fork has
+    the command line of its parent. Call it on the main thread."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, f"rank-{rank}".encode(), 0, 0, 0)
     receive, send = os.pipe()
     os.set_blocking(send, False)
     signal.signal(signal.SIGUSR1, _nothing)

@@ -47,7 +47,7 @@ from plinth.training.supervise.job_log import JobLog
 from plinth.training.supervise.job_ranks import JobRanks
 from plinth.training.supervise.leader import Leader, checked_hosts
 from plinth.training.supervise.leadership import Leadership, acquire, own_lock
-from plinth.training.supervise.nodes import NodePlace
+from plinth.training.supervise.nodes import NodePlace, keep_standby
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NAMED, NODE_LOST, POLL_S, watch
 from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, Submitted, hold
 from plinth.training.telemetry import devices
@@ -301,6 +301,8 @@ def main() -> int:
     require_submitted(config.trainer, arguments)
     place = NodePlace.of(os.environ, config)
     devices.start(config.directory, place.node, config.telemetry.devices_s)
+    if config.trainer is None:
+        keep_standby()  # ends with this process
     own = own_lock(config, place)
     right = _leadership(config, path, place, own)
     if isinstance(right, int):

@@ -54,3 +54,20 @@ def test_means_over_three_ranks_do_not_round(make: Callable[..., RunConfig]) -> 
     }
     for name, errors in run_ranks(3, gradient_sums.measure_all, configs)[0].items():
         assert errors["ours"] < 1e-6, (name, errors)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_sum_in_place_has_the_bits_of_deepspeeds_sum(make: Callable[..., RunConfig]) -> None:
+    table = {
+        "zero 1": Parallel(zero_stage=1),
+        "zero 2": Parallel(zero_stage=2),
+        "zero 1, bf16 sent": Parallel(zero_stage=1, communication_dtype="bf16"),
+        "zero 2, small buckets": Parallel(zero_stage=2, reduce_bucket_elements=3000),
+    }
+    more = {**MANY, "launch": Launch(ranks=3), "global_batch_sequences": 12}
+    configs = {name: make(parallel=parallel, **more) for name, parallel in table.items()}
+    configs["fp32"] = make(parallel=table["zero 1"], **{**more, "precision": "fp32"})
+    for found in run_ranks(3, gradient_sums.states, configs):
+        assert {name: ours for name, (ours, theirs) in found.items() if ours != theirs} == {}
+        assert len(set(found.values())) > 1

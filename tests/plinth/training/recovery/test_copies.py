@@ -79,7 +79,7 @@ def copy_and_count(config: RunConfig) -> dict[str, Any]:
         copier.copy(step, 0, {"loss_ema": 2.5})
         copier.wait_until_copied()
         assert copier.settle() == []
-    size, form = len(keepers[0]._copies[0][-1].block), copier._form
+    size, form = keepers[0]._copies[0][-1].size, copier._form
     answers = {"counted": dict(counted), "size": size, "plain": plain}
     assert form is not None
     answers |= {"copied": form.layout.bytes, "state": sum(one.bytes for one in form.tensors)}

@@ -69,6 +69,32 @@ def test_the_two_newest_whole_copies_of_a_rank_are_kept(keeper: tuple[str, Keepe
     assert get(address, CopyName(rank=0, step=6, rollbacks=1)) is None
 
 
+def test_the_memory_of_a_dropped_copy_is_filled_again_unless_the_copy_is_being_sent(
+    keeper: tuple[str, Keeper],
+) -> None:
+    address, made = keeper
+    data = {step: os.urandom(LARGE + step) for step in (2, 4, 6, 8, 10)}
+
+    def block(step: int) -> bytearray:
+        return next(one.block for one in made._copies[0] if one.name.step == step)
+
+    with wire.connect(address, "secret") as connection, wire.connect(address, "secret") as reader:
+        put(connection, CopyName(rank=0, step=2), data[2])
+        first = block(2)
+        put(connection, CopyName(rank=0, step=4), data[4])
+        wire.send(reader, {"do": "get", **CopyName(rank=0, step=4).model_dump()})
+        size = wire.receive(reader)["size"]
+        second = block(4)
+        for step in (6, 8, 10):
+            put(connection, CopyName(rank=0, step=step), data[step])
+        assert block(8) is first
+        assert block(10) is not second
+        late = bytearray(size)
+        wire.receive_block(reader, memoryview(late))
+    assert late == data[4]
+    assert [get(address, CopyName(rank=0, step=step)) for step in (8, 10)] == [data[8], data[10]]
+
+
 def test_a_copy_replaces_those_of_a_state_left_behind(keeper: tuple[str, Keeper]) -> None:
     """The step that all have in common stays; what was sent before the recovery and arrives later is not kept."""
     address, made = keeper
