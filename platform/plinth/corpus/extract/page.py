@@ -76,7 +76,8 @@ class MainContent(NamedTuple):
         unsure: 1 minus the F1 of characters that the model expects, or the share of characters in blocks of which the
             model is not sure, if that is more; 0 from engines that do not know.
         teasers: share of the text that announces other pages; 0 from engines that do not know.
-        article: the page declares an article (`og:type`), and neither a forum nor a list.
+        article: the page declares an article (`og:type`) and its type or time of publication, and neither a forum nor a
+            list.
         route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
     """
 
