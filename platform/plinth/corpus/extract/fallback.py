@@ -9,7 +9,7 @@ have one form in all documents.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,10 +27,10 @@ NEARLY_SURE, NEARLY_SURE_AGREEMENT, AGREEMENT = 0.2, 0.8, 0.5
 FOR, AGAINST = 2.5, 6.0
 
 
-def with_fallback(fast: BlockEngine, slow: Extract) -> Extract:
+def with_fallback(fast: BlockEngine, slow: Extract) -> Callable[[str | bytes], MainContent]:
     """Return an engine that asks `slow` about an article if `fast` is unsure."""
 
-    def extract(html: str) -> MainContent:
+    def extract(html: str | bytes) -> MainContent:
         first = fast(html)
         if not first.article or first.unsure <= ASKED_ABOVE:
             return first

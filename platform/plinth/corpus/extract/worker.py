@@ -51,18 +51,18 @@ def engine(name: str, model: Path | None = None) -> Extract:
     `model` is the model file of `blocks`; if None, the default model is used.
     """
     if name.startswith("blocks"):
-        extract = _blocks(name, model)
-    else:
-        extract = _resiliparse() if name == "resiliparse" else _trafilatura()
+        return _blocks(name, model)
+    extract = _resiliparse() if name == "resiliparse" else _trafilatura()
     return lambda html: extract(readable_formulas(html))
 
 
 def _blocks(name: str, model: Path | None) -> Extract:
-    from plinth.corpus.extract.content.engine import BlockEngine, default_model, read_model
+    from plinth.corpus.extract.content.engine import BlockEngine, default_model, read_model, with_formulas
     from plinth.corpus.extract.fallback import with_fallback
 
     fast = BlockEngine(read_model(model) if model else default_model())
-    return with_fallback(fast, _quick_trafilatura()) if name.endswith("+trafilatura") else fast
+    extract = with_fallback(fast, _quick_trafilatura()) if name.endswith("+trafilatura") else fast
+    return lambda html: extract(with_formulas(html))
 
 
 def _resiliparse() -> Extract:

@@ -282,3 +282,13 @@ KERNEL int64_t short_page(u8_in html, i32_in starts, f32_in threshold, i32_in tr
     free_page(&page);
     return failed ? NO_MEMORY : fits ? count : -count - 1;
 }
+
+/* True if the page may have formulas: `math`, `sub` or `sup`. */
+KERNEL int64_t may_have_formulas(u8_in html) {
+    const uint8_t *at = html.at, *end = html.at + html.size;
+    while (end - at > 4 && (at = memchr(at, '<', (size_t)(end - at - 4)))) {
+        if ((at[1] | 32) == 's' && (at[2] | 32) == 'u' && ((at[3] | 32) == 'b' || (at[3] | 32) == 'p')) return true;
+        if (!memcmp(++at, "math", 4)) return true;
+    }
+    return false;
+}

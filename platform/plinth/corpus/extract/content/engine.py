@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plinth.corpus.extract.page import MainContent
+from plinth.corpus.extract.readable import readable_formulas
 from plinth_text.arrays import F32, I32, I64, U8, U64
 from plinth_text.compiled import compiled
 
@@ -133,6 +134,11 @@ def page_blocks(html: U8, features: F32, places: I64, text: U8) -> int:
 
 
 @compiled
+def may_have_formulas(html: U8) -> int:
+    """Return 1 if an element `math`, `sub` or `sup` may begin in a page, otherwise 0."""
+
+
+@compiled
 def short_page(
     html: U8,
     starts: I32,
@@ -180,6 +186,17 @@ class ShortPage(NamedTuple):
     html: str
 
 
+def encoded(html: str | bytes) -> bytes:
+    """Return a page as the kernels read it."""
+    return html if isinstance(html, bytes) else html.encode("utf-8", "replace")
+
+
+def with_formulas(html: str) -> bytes:
+    """Return a page, encoded, with its formulas converted to text."""
+    data = encoded(html)
+    return encoded(readable_formulas(html)) if may_have_formulas(np.frombuffer(data, np.uint8)) else data
+
+
 NO_VOTES: F32 = np.empty(0, np.float32)
 
 
@@ -191,9 +208,10 @@ class BlockEngine:
         self._out: npt.NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
         self._places: npt.NDArray[np.int64] = np.empty((1 << 12, 2), np.int64)
 
-    def __call__(self, html: str, votes: F32 = NO_VOTES) -> MainContent:
-        """Return main content and title of a page. `votes` are log-odds that are added to those of its blocks."""
-        data = html.encode("utf-8", "replace")
+    def __call__(self, html: str | bytes, votes: F32 = NO_VOTES) -> MainContent:
+        """Return main content and title of a page, which may be encoded already. `votes` are log-odds that are added to
+        those of its blocks."""
+        data = encoded(html)
         view = np.frombuffer(data, np.uint8)
         size, title_from, title_to, unsure, teasers, article = main_content(view, *self._model, votes, self._out)
         if size < 0:
@@ -203,10 +221,10 @@ class BlockEngine:
         title = unescape(data[title_from:title_to].decode("utf-8", "replace"))
         return MainContent(text, " ".join(title.split()) or None, unsure, teasers, bool(article))
 
-    def shortened(self, html: str, vote: float) -> ShortPage:
+    def shortened(self, html: str | bytes, vote: float) -> ShortPage:
         """Return the blocks of a page, and its HTML without the elements none of whose blocks a vote of this weight
         could make content of an article."""
-        data = np.frombuffer(html.encode("utf-8", "replace"), np.uint8)
+        data = np.frombuffer(encoded(html), np.uint8)
         text, copy = np.empty(2 * data.size + 64, np.uint8), np.empty(data.size, np.uint8)
         trees, limit = self._model[:-2], self._model.article - vote
         count, size = short_page(data, *trees, limit, self._places, text, copy)
