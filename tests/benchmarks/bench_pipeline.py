@@ -5,7 +5,8 @@
 CRAWL is a folder of `.warc.gz`. Plinth does every stage up to curated text and its ledger, duplicates, hold-out and
 contamination included; datatrove (`pipeline_peer.py`, which has its configuration) reads, extracts, filters and
 writes. PYTHON is an interpreter with `datatrove[io,processing]==0.10.1`, `spacy` and `lxml_html_clean`. Both have two
-workers, and modules that are compiled to bytecode, as `pip install` leaves them. Printed for each: wall clock, CPU seconds of all of its processes, MB of HTML per CPU second.
+workers, and modules that are compiled to bytecode, as `pip install` leaves them. Printed for each: wall clock, CPU
+seconds of all of its processes, MB of HTML per CPU second.
 
 Part of a crawl is enough to measure the speed (both are linear): `--peer-crawl` may be one file of CRAWL.
 """

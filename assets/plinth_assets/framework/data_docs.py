@@ -301,7 +301,7 @@ def put_off(names: Iterable[str]) -> Iterator[None]:
 def left_out(names: Iterable[str]) -> Iterator[None]:
     """Inside the `with` block, let imports of the named modules fail, unless they are already imported."""
     modules = dict.fromkeys((name for name in names if name not in sys.modules), None)
-    sys.modules.update(modules)  # type: ignore[arg-type]  # None is how the import system is told
+    sys.modules.update(modules)  # type: ignore[arg-type]  # None: not to be imported
     try:
         yield
     finally:

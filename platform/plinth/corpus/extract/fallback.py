@@ -1,9 +1,9 @@
 """Fallback of the engine `blocks`: a slow engine votes on the blocks of articles on which the model is unsure.
 
-The slow engine reads the page without the elements of which the model is sure that they are no content. Its text is
-used only if both texts agree to some extent: where the model is nearly sure, to a large extent. Otherwise the slow
-engine does not read the page well either. The text is always written by `blocks`, so that paragraphs, lists and tables
-have one form in all documents.
+The slow engine reads the page without the elements that the model is sure are not content. Its text is used only if
+both texts agree to some extent: where the model is nearly sure, to a large extent. Otherwise the slow engine does not
+read the page well either. The text is always written by `blocks`, so that paragraphs, lists and tables have one form in
+all documents.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from plinth_text.arrays import F32
 
 #: Value of `MainContent.unsure` above which the slow engine reads the page.
 ASKED_ABOVE = 0.1
-#: Value of `MainContent.unsure` up to which the model is nearly sure, and minimum F1 of the words of both texts then and
-#: otherwise.
+#: Value of `MainContent.unsure` up to which the model is nearly sure, and minimum F1 of the words of both texts, then
+#: and otherwise.
 NEARLY_SURE, NEARLY_SURE_AGREEMENT, AGREEMENT = 0.2, 0.8, 0.5
 #: Log-odds of a vote for a block and against it. Raise `documents.VERSION` if these numbers change.
 FOR, AGAINST = 2.5, 6.0

@@ -160,8 +160,10 @@ DATES = (
 ADDRESS, TITLE = "og:url", "og:title"
 ROBOTS, TDM_META, POLICY_META = "robots", "tdm-reservation", "tdm-policy"
 #: One of these is in every name above, in every value that opts out or in the text next to it; the most frequent first.
-_WORDS = (b"og:", b"canonical", b"date", b"publish", b"dcterms")
-_WORDS += (b"noai", b"noindex", b"noarchive", b"noimageai", b'"none', b"'none", b"tdm-")
+_WORDS = (
+    *(b"og:", b"canonical", b"date", b"publish", b"dcterms"),
+    *(b"noai", b"noindex", b"noarchive", b"noimageai", b'"none', b"'none", b"tdm-"),
+)
 #: In JSON-LD and microdata, anywhere in a page.
 PUBLISHED = "datePublished"
 _WANTED = frozenset((*DATES, ADDRESS, TITLE, POLICY_META))

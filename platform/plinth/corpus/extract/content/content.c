@@ -241,7 +241,7 @@ static int64_t drop_below(Page *page, const float *scores, float limit, int32_t 
     int64_t size = 0, done = 0;
     for (int64_t k = 1; k < page->element_count; k++) {
         const Element *element = &page->elements[k];
-        int64_t block = min_i64(element->first_block, page->block_count); /* line numbers of code are no blocks any more */
+        int64_t block = min_i64(element->first_block, page->block_count); /* a column of line numbers was dropped */
         if (element->copied_from < done || next[block] < block + element->blocks) continue;
         memmove(page->copy + size, page->copy + done, (size_t)(element->copied_from - done));
         size += element->copied_from - done;

@@ -222,8 +222,8 @@ class BlockEngine:
         return MainContent(text, " ".join(title.split()) or None, unsure, teasers, bool(article))
 
     def shortened(self, html: str | bytes, vote: float) -> ShortPage:
-        """Return the blocks of a page, and its HTML without the elements none of whose blocks a vote of this weight
-        could make content of an article."""
+        """Return the blocks of a page, and its HTML without the elements that a vote of this weight could not make
+        content of an article."""
         data = np.frombuffer(encoded(html), np.uint8)
         text, copy = np.empty(2 * data.size + 64, np.uint8), np.empty(data.size, np.uint8)
         trees, limit = self._model[:-2], self._model.article - vote
