@@ -34,8 +34,8 @@ def with_fallback(fast: BlockEngine, slow: Extract) -> Callable[[str | bytes], M
         first = fast(html)
         if not first.article or first.unsure <= ASKED_ABOVE:
             return first
-        page = fast.shortened(html, 2 * FOR)  # no vote brings back what is left out, nor do two
         try:
+            page = fast.shortened(html, 2 * FOR)  # no vote brings back what is left out, nor do two
             second = slow(page.html).text
         except Exception:  # the page has a text already
             return first._replace(route=UNSURE)
