@@ -283,7 +283,7 @@ def _groups(items: Iterator[memoryview]) -> Iterator[list[Page]]:
 def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
     try:
         html = decode(page.body, page.charset, html=True)
-        if "\0" in html:
+        if b"\0" in page.body and "\0" in html:  # slow to find in text; no encoding makes it of other bytes
             return ExtractionFailure("nul_bytes", f"NUL at character {html.index(chr(0))} of the decoded page")
         return html, extract(html)
     except BaseException as error:  # a panic of Rust code is not an Exception
