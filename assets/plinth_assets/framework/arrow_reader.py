@@ -4,23 +4,24 @@ for token shards, as a `pyarrow.RecordBatchReader`."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 from pydantic import Field
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RequestError
 from plinth.records import Manifest
-from plinth.storage.arrow_datasets import parquet_dataset
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.parameters import streams_of
 from plinth.tokens.shards.reader import open_streams
 from plinth_assets.framework.placement import DagsterPlacement
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds  # imports pandas, which no run needs
 
 SHARDS = "shards"
 
@@ -83,6 +84,8 @@ def dataset(store: Store, manifest: Manifest) -> ds.Dataset:
     Raises:
         MissingError: the asset has no such parts.
     """
+    from plinth.storage.arrow_datasets import parquet_dataset
+
     parts = [
         part
         for part in manifest.parts

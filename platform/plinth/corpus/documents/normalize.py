@@ -48,6 +48,9 @@ _REORDERINGS = re.compile(f"[{_REORDERING}]")
 #: Tags, but in the flag of a subdivision: a black flag, its code of three to six, and the end (UTS #51, ED-14A).
 _TAG = re.compile("[\U000e0000-\U000e007f]")
 _TAGS = re.compile("(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)|[\U000e0000-\U000e007f]+")
+#: Without one of these, ftfy finds no damage: neighbors beyond ASCII, a C1 control, Â, Ã, Œ or œ; and the characters
+#: around them that decide.
+_SUSPECT, _AROUND = re.compile("[^\x00-\x7f]{2,}|[\x80-\x9f\xc2\xc3\u0152\u0153]"), 6
 _MAX_ROUNDS = 8
 
 
@@ -108,12 +111,21 @@ def _without_invisible(text: str) -> str:
 
 def _repaired(lines: list[str]) -> list[str]:
     from ftfy import fix_encoding
-    from ftfy.badness import is_bad
 
     suspects = [line for line in lines if not line.isascii()]
-    if not is_bad("\n".join(suspects)):
+    if not is_damaged("\n".join(suspects)):
         return lines
-    return [fix_encoding(line) if not line.isascii() and is_bad(line) else line for line in lines]
+    return [fix_encoding(line) if not line.isascii() and is_damaged(line) else line for line in lines]
+
+
+def is_damaged(text: str) -> bool:
+    """Return True if ftfy finds mojibake. Its pattern has forty alternatives, so it is tried near suspects only."""
+    from ftfy.badness import BADNESS_RE
+
+    return any(
+        BADNESS_RE.search(text, max(0, found.start() - _AROUND), found.end() + _AROUND)
+        for found in _SUSPECT.finditer(text)
+    )
 
 
 # Repair of boundaries at line ends and page ends, where the text itself shows the correct form.

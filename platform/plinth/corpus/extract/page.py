@@ -74,7 +74,8 @@ class MainContent(NamedTuple):
     Args:
         unsure: 1 minus the F1 of characters that the model expects, or the share of characters in blocks of which the
             model is not sure, if that is more; 0 from engines that do not know.
-        article: the page declares an article (`og:type`), and neither a forum nor a list.
+        article: the page declares an article (`og:type`) and its type or time of publication, and neither a forum nor a
+            list.
         traits: traits of the text from which its risk follows (`content.risk`); none from engines that do not know.
         route: `UNSURE` or `SLOW` if a second engine read the page (`fallback`), otherwise 0.
     """
@@ -157,10 +158,11 @@ DATES = (
 )
 ADDRESS, TITLE = "og:url", "og:title"
 ROBOTS, TDM_META, POLICY_META = "robots", "tdm-reservation", "tdm-policy"
-#: Part of every value that opts out, or of the text next to it.
-SIGNALS = (b"noai", b"noindex", b"noarchive", b"noimageai", b'"none', b"'none", b"tdm-")
-#: In every name above is one of these.
-CANONICAL, DATE, PUBLISH, TERMS, OPEN = b"canonical", b"date", b"publish", b"dcterms", b"og:"
+#: One of these is in every name above, in every value that opts out or in the text next to it; the most frequent first.
+_WORDS = (
+    *(b"og:", b"canonical", b"date", b"publish", b"dcterms"),
+    *(b"noai", b"noindex", b"noarchive", b"noimageai", b'"none', b"'none", b"tdm-"),
+)
 #: In JSON-LD and microdata, anywhere in a page.
 PUBLISHED = "datePublished"
 _WANTED = frozenset((*DATES, ADDRESS, TITLE, POLICY_META))
@@ -196,8 +198,7 @@ def page_facts(html: str, title: str | None) -> dict[str, str]:
     facts = dict[str, str]()
     if title and (line := _line(title)):
         facts["title"] = line
-    signals = any(signal in head for signal in SIGNALS)
-    if signals or OPEN in head or CANONICAL in head or DATE in head or PUBLISH in head or TERMS in head:
+    if any(word in head for word in _WORDS):
         _add_tags(facts, html, end)
     if "date" not in facts and PUBLISHED in html and (date := _published(html)):
         facts["date"] = date

@@ -50,18 +50,18 @@ def engine(name: str, model: Path | None = None) -> Extract:
     `model` is the model file of `blocks`; if None, the default model is used.
     """
     if name.startswith("blocks"):
-        extract = _blocks(name, model)
-    else:
-        extract = _resiliparse() if name == "resiliparse" else _trafilatura()
+        return _blocks(name, model)
+    extract = _resiliparse() if name == "resiliparse" else _trafilatura()
     return lambda html: extract(readable_formulas(html))
 
 
 def _blocks(name: str, model: Path | None) -> Extract:
-    from plinth.corpus.extract.content.engine import BlockEngine, default_model, read_model
+    from plinth.corpus.extract.content.engine import BlockEngine, default_model, read_model, with_formulas
     from plinth.corpus.extract.fallback import with_fallback
 
     fast = BlockEngine(read_model(model) if model else default_model())
-    return with_fallback(fast, _trafilatura()) if name.endswith("+trafilatura") else fast
+    extract = with_fallback(fast, _trafilatura()) if name.endswith("+trafilatura") else fast
+    return lambda html: extract(with_formulas(html))
 
 
 def _resiliparse() -> Extract:
@@ -268,7 +268,7 @@ def _groups(items: Iterator[memoryview]) -> Iterator[list[Page]]:
 def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
     try:
         html = decode(page.body, page.charset, html=True)
-        if "\0" in html:
+        if b"\0" in page.body and "\0" in html:  # slow to find in text; no encoding makes it of other bytes
             return ExtractionFailure("nul_bytes", f"NUL at character {html.index(chr(0))} of the decoded page")
         return html, extract(html)
     except BaseException as error:  # a panic of Rust code is not an Exception

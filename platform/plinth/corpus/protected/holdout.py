@@ -77,7 +77,8 @@ def run(
         )
     ]
     reserved = sorted({*chosen, *_carried(ctx.store, earlier)})
-    table = write_table(ctx.store, RESERVED, pa.table({"id": pa.array(reserved, pa.binary(16))}, schema=_IDS))
+    ids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(reserved), [None, pa.py_buffer(b"".join(reserved))])
+    table = write_table(ctx.store, RESERVED, pa.table({"id": ids}, schema=_IDS))
     step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
     items = [Item((*_inputs(slot), table.blob.sha256), _Mark(slot, table), slot.documents.rows) for slot in places]
     made = run_items(ctx, step, _marked, items, label=ASSET)

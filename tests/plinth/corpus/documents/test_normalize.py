@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 import pytest
+from ftfy.badness import MOJIBAKE_CATEGORIES, is_bad
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plinth.corpus.documents.normalize import normalize
+from plinth.corpus.documents.normalize import is_damaged, normalize
 from plinth.corpus.sources.parameters import Normalisation
 
 PLAIN = Normalisation()
@@ -50,6 +52,19 @@ def test_mojibake_is_repaired_and_good_text_is_left_alone(good: str) -> None:
 def test_a_lone_c1_is_taken_for_windows_1252_or_without_repair_for_next_line() -> None:
     assert normalize("wait\x85", PLAIN) == "wait…"
     assert normalize("a\x85b", Normalisation(repair_mojibake=False)) == "a\nb"
+
+
+def characters_of_mojibake() -> st.SearchStrategy[str]:
+    """Draw characters that ftfy looks for, and ASCII between them."""
+    ranges = re.compile("".join(("[", *MOJIBAKE_CATEGORIES.values(), "]")))
+    return st.sampled_from([*"azAZ .,\n1" * 30, *filter(ranges.match, map(chr, range(0x80, 0x3000)))])
+
+
+@given(st.text(characters_of_mojibake(), max_size=16))
+@example("first\n\u0152")
+@example("a \xc2 b")
+def test_damage_is_what_ftfy_finds(text: str) -> None:
+    assert is_damaged(text) == is_bad(text)
 
 
 def test_repair_can_be_switched_off() -> None:

@@ -10,7 +10,17 @@ from plinth.corpus.documents import documents
 from plinth.corpus.extract.content.engine import BlockEngine, default_model
 from plinth.corpus.extract.content.risk import risk_of
 from plinth.corpus.extract.extractor import Extractor, extracted
-from plinth.corpus.extract.fallback import AGAINST, ASKED_ABOVE, FOR, agreement, votes, with_fallback
+from plinth.corpus.extract.fallback import (
+    AGAINST,
+    AGREEMENT,
+    ASKED_ABOVE,
+    FOR,
+    NEARLY_SURE,
+    NEARLY_SURE_AGREEMENT,
+    agreement,
+    votes,
+    with_fallback,
+)
 from plinth.corpus.extract.page import (
     RISK_ABOVE,
     RISK_KEY,
@@ -31,8 +41,11 @@ LONG = f"<p>{FIRST} {SECOND}</p><p>{SECOND} {THIRD}</p><p>{THIRD} {FIRST} {SECON
 SHORT = f"<p>{FIRST}</p><p>{SECOND}</p><div class='related comments'><p>{THIRD}</p></div>"
 
 
+PUBLISHED = '<meta property="article:published_time" content="2026-01-01">'
+
+
 def page(kind: str, text: str) -> str:
-    head = f'<head><title>T</title><meta property="og:type" content="{kind}"></head>'
+    head = f'<head><title>T</title><meta property="og:type" content="{kind}">{PUBLISHED}</head>'
     body = f"<body><article>{text}</article><footer>Imprint</footer></body>"
     return f"<!doctype html><html>{head}{body}</html>"
 
@@ -58,6 +71,29 @@ def test_the_slow_text_votes_on_the_blocks_if_both_agree() -> None:
     assert every.unsure < alone.unsure
     assert voted(html, "other words") == alone._replace(route=UNSURE)
     assert voted(html, "") == alone._replace(route=UNSURE)
+
+
+def test_a_text_that_is_nearly_sure_gives_way_to_a_similar_text_only() -> None:
+    alone = BlockEngine(default_model())
+    unsure = page("article", SHORT)
+    sure = page("article", f"{LONG}<div class='related comments'><p>{FIRST} {THIRD}</p></div>")
+    assert alone(unsure).unsure > NEARLY_SURE > alone(sure).unsure > ASKED_ABOVE
+    for html, route in ((unsure, SLOW), (sure, UNSURE)):
+        text = alone(html).text
+        assert AGREEMENT < agreement(text, half := text[: len(text) // 2]) < NEARLY_SURE_AGREEMENT
+        assert voted(html, half).route == route
+
+
+def test_the_slow_engine_reads_a_page_without_what_is_surely_no_content() -> None:
+    menu = "<nav class=menu><ul><li><a href=/a>Home</a><li><a href=/b>News</a></ul></nav>"
+    unseen = "<!-- no --><script>no</script><svg><g/></svg><div hidden><p>no</p></div><b style='display:none'>no</b>"
+    html = page("article", f"<p class=lead>{FIRST} <b>of</b> <a href=/c>it</a></p>{unseen}<div><i></i></div>{menu}")
+    copy = f"<html><body><article><p class=lead>{FIRST} of <a href=/c>it</a></p><div></div>"
+    alone = BlockEngine(default_model())
+    assert alone.shortened(html, 5.0).html == f"{copy}<nav class=menu></nav></article><footer></footer></body></html>"
+    whole = alone.shortened(html, 99.0)
+    assert whole.html == f"{copy}{menu}</article><footer>Imprint</footer></body></html>"
+    assert whole.texts == [f"{FIRST} of it", "Home", "News", "Imprint"]
 
 
 def test_a_vote_is_the_share_of_a_block_that_is_in_the_text() -> None:
@@ -94,6 +130,9 @@ def test_only_articles_are_read_again() -> None:
     a_list = f"{page('article', SHORT)}<i itemtype=https://schema.org/CollectionPage>"
     assert not extract(forum).article
     assert not extract(a_list).article
+    once = page("article", SHORT).replace(PUBLISHED, "")  # some programs declare every page an article
+    assert not extract(once).article
+    assert extract(once + '<script type="application/ld+json">{"@type": "NewsArticle"}</script>').article
     assert voted(page("website", SHORT), FIRST) == other
 
 

@@ -149,12 +149,12 @@ static int64_t text_room(const Page *page) {
 
 /* Main content of an HTML page in UTF-8, with character references as written: its size, NO_MEMORY, or the room that it
    needs, negative, if `out` is too small. `title_from` and `title_to` are the place of the title in the HTML. `unsure`
-   is the `doubt`, `traits` are those of `risk.h`; `is_article`: the page declares an article, and neither a forum nor a
-   list. */
+   is the `doubt`, `traits` are those of `risk.h`; `is_article`: the page declares an article in two ways, and
+   neither a forum nor a list. */
 KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float article, float other, f32_in votes, f64_out traits, u8_out out, int64_t *title_from, int64_t *title_to, double *unsure, int64_t *is_article) {
     Page page;
     Facts facts = {0};
-    read_page(&page, html.at, html.size);
+    read_page(&page, html.at, html.size, NULL);
     *title_from = page.title_from;
     *title_to = page.title_to;
     *unsure = 0;
@@ -194,6 +194,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
         *unsure = doubt(&page, first_scores, scores, limit);
         if (traits.size >= TRAITS) read_traits(&page, &facts, scores, limit, traits.at);
+        *is_article &= page.is_published || page.kinds[K_ARTICLE]; /* some programs declare every page an article */
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);
         Writer writer = {out.at, 0};
@@ -220,7 +221,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
 KERNEL int64_t page_blocks(u8_in html, f32_rows_out features, i64_rows_out places, u8_out text) {
     Page page;
     Facts facts = {0};
-    read_page(&page, html.at, html.size);
+    read_page(&page, html.at, html.size, NULL);
     int64_t count = page.block_count;
     bool fits = count <= features.rows && page.size <= text.size;
     bool failed = page.failed || (fits && !write_features(&page, &facts, features.at));
@@ -234,4 +235,63 @@ KERNEL int64_t page_blocks(u8_in html, f32_rows_out features, i64_rows_out place
     free_facts(&facts);
     free_page(&page);
     return failed ? NO_MEMORY : fits ? count : -count - 1;
+}
+
+/* Take out of `page->copy` what is in elements whose blocks all have a score below `limit`; return its size. */
+static int64_t drop_below(Page *page, const float *scores, float limit, int32_t *next) {
+    next[page->block_count] = (int32_t)page->block_count; /* the next block from each on that stays */
+    for (int64_t k = page->block_count - 1; k >= 0; k--) next[k] = scores[k] < limit ? next[k + 1] : (int32_t)k;
+    int64_t size = 0, done = 0;
+    for (int64_t k = 1; k < page->element_count; k++) {
+        const Element *element = &page->elements[k];
+        int64_t block = min_i64(element->first_block, page->block_count); /* a column of line numbers was dropped */
+        if (element->copied_from < done || next[block] < block + element->blocks) continue;
+        memmove(page->copy + size, page->copy + done, (size_t)(element->copied_from - done));
+        size += element->copied_from - done;
+        done = element->copied_to;
+    }
+    memmove(page->copy + size, page->copy + done, (size_t)(page->copied - done));
+    return size + page->copied - done;
+}
+
+/* A page for another engine, in `copy`: without elements whose blocks all have a score below `limit`; and [rows, 2]
+   places of all blocks in `text`. Return the number of blocks, negative if it is more than the rows. */
+KERNEL int64_t short_page(u8_in html, i32_in starts, f32_in threshold, i32_in tree, u64_in others, i32_in first, f32_in leaf, float limit, i64_rows_out places, u8_out text, u8_out copy, int64_t *copied) {
+    Page page;
+    Facts facts = {0};
+    read_page(&page, html.at, html.size, copy.at);
+    int64_t count = page.block_count;
+    float *features = malloc((size_t)(count + 1) * FEATURES * sizeof(float)), *scores = malloc((size_t)(count + 1) * sizeof(float));
+    Sets *leaves = aligned_alloc(sizeof(Sets), (size_t)(first.size + 1) * sizeof(Sets));
+    int32_t *next = malloc((size_t)(count + 1) * sizeof(int32_t));
+    bool fits = count <= places.rows && page.size <= text.size, failed = page.failed || !features || !scores || !leaves || !next;
+    failed = failed || !write_features(&page, &facts, features);
+    *copied = 0;
+    if (fits && !failed) {
+        Trees trees = {starts, tree, first, threshold, leaf, others};
+        score_blocks(&trees, features, count, leaves, scores);
+        for (int64_t k = 0; k < count; k++) {
+            places.at[2 * k] = page.blocks[k].from;
+            places.at[2 * k + 1] = page.blocks[k].to;
+        }
+        memcpy(text.at, page.text, (size_t)page.size);
+        *copied = drop_below(&page, scores, limit, next);
+    }
+    free(features);
+    free(scores);
+    free(leaves);
+    free(next);
+    free_facts(&facts);
+    free_page(&page);
+    return failed ? NO_MEMORY : fits ? count : -count - 1;
+}
+
+/* True if the page may have formulas: `math`, `sub` or `sup`. */
+KERNEL int64_t may_have_formulas(u8_in html) {
+    const uint8_t *at = html.at, *end = html.at + html.size;
+    while (end - at > 4 && (at = memchr(at, '<', (size_t)(end - at - 4)))) {
+        if ((at[1] | 32) == 's' && (at[2] | 32) == 'u' && ((at[3] | 32) == 'b' || (at[3] | 32) == 'p')) return true;
+        if (!memcmp(++at, "math", 4)) return true;
+    }
+    return false;
 }

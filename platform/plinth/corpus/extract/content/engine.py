@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from plinth.corpus.extract.content.risk import TRAITS
 from plinth.corpus.extract.page import MainContent
+from plinth.corpus.extract.readable import readable_formulas
 from plinth_text.arrays import F32, F64, I32, I64, U8, U64
 from plinth_text.compiled import compiled
 
@@ -134,6 +135,32 @@ def page_blocks(html: U8, features: F32, places: I64, text: U8) -> int:
     """
 
 
+@compiled
+def may_have_formulas(html: U8) -> int:
+    """Return 1 if an element `math`, `sub` or `sup` may begin in a page, otherwise 0."""
+
+
+@compiled
+def short_page(
+    html: U8,
+    starts: I32,
+    threshold: F32,
+    tree: I32,
+    others: U64,
+    first: I32,
+    leaf: F32,
+    limit: float,
+    places: I64,
+    text: U8,
+    copy: U8,
+) -> tuple[int, int]:
+    """Write places and texts of the blocks of a page, and a copy of its HTML without elements whose blocks all have
+    log-odds below `limit`. Return the number of blocks and the size of the copy.
+
+    A negative number is the complement of the number of blocks: `places` or `text` is too small.
+    """
+
+
 @cache
 def default_model() -> BlockModel:
     """Return the model that ships with Plinth."""
@@ -154,6 +181,24 @@ def read_model(path: Path) -> BlockModel:
         return BlockModel(**arrays, article=article, other=other)
 
 
+class ShortPage(NamedTuple):
+    """Texts of all blocks of a page, and its HTML without the elements that are hardly main content."""
+
+    texts: list[str]
+    html: str
+
+
+def encoded(html: str | bytes) -> bytes:
+    """Return a page as the kernels read it."""
+    return html if isinstance(html, bytes) else html.encode("utf-8", "replace")
+
+
+def with_formulas(html: str) -> bytes:
+    """Return a page, encoded, with its formulas converted to text."""
+    data = encoded(html)
+    return encoded(readable_formulas(html)) if may_have_formulas(np.frombuffer(data, np.uint8)) else data
+
+
 NO_VOTES: F32 = np.empty(0, np.float32)
 
 
@@ -164,10 +209,12 @@ class BlockEngine:
         self._model = conditions(model)
         self._traits = np.zeros(len(TRAITS))
         self._out: npt.NDArray[np.uint8] = np.empty(1 << 20, np.uint8)
+        self._places: npt.NDArray[np.int64] = np.empty((1 << 12, 2), np.int64)
 
-    def __call__(self, html: str, votes: F32 = NO_VOTES) -> MainContent:
-        """Return main content and title of a page. `votes` are log-odds that are added to those of its blocks."""
-        data = html.encode("utf-8", "replace")
+    def __call__(self, html: str | bytes, votes: F32 = NO_VOTES) -> MainContent:
+        """Return main content and title of a page, which may be encoded already. `votes` are log-odds that are added to
+        those of its blocks."""
+        data = encoded(html)
         view = np.frombuffer(data, np.uint8)
         size, title_from, title_to, unsure, article = main_content(view, *self._model, votes, self._traits, self._out)
         if size < 0:
@@ -178,3 +225,16 @@ class BlockEngine:
         text = unescape(self._out[:size].tobytes().decode("utf-8", "replace")).replace("\xa0", " ")
         title = unescape(data[title_from:title_to].decode("utf-8", "replace"))
         return MainContent(text, " ".join(title.split()) or None, unsure, bool(article), tuple(self._traits.tolist()))
+
+    def shortened(self, html: str | bytes, vote: float) -> ShortPage:
+        """Return the blocks of a page, and its HTML without the elements that a vote of this weight could not make
+        content of an article."""
+        data = np.frombuffer(encoded(html), np.uint8)
+        text, copy = np.empty(2 * data.size + 64, np.uint8), np.empty(data.size, np.uint8)
+        trees, limit = self._model[:-2], self._model.article - vote
+        count, size = short_page(data, *trees, limit, self._places, text, copy)
+        if count < 0:
+            self._places = np.empty((~count, 2), np.int64)
+            count, size = short_page(data, *trees, limit, self._places, text, copy)
+        texts = [text[start:end].tobytes().decode("utf-8", "replace") for start, end in self._places[:count].tolist()]
+        return ShortPage([unescape(text) for text in texts], copy[:size].tobytes().decode("utf-8", "replace"))

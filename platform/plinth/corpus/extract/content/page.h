@@ -31,6 +31,7 @@ typedef struct {
     char kind;      /* of an `ol` or its item: 1, a, A, i, I; n for no number */
     int32_t number; /* `start` of an `ol`, `value` of an item */
     int32_t chars, link_chars, blocks, prose, commas, linked_titles;
+    int64_t copied_from, copied_to; /* place of what is in the element in `Page.copy` */
 } Element;
 
 /* A block of text, without white space around it, and counts of it. `hash` identifies the text up to case. */
@@ -45,10 +46,12 @@ typedef struct {
     Element *elements;
     Block *blocks;
     uint8_t *text;
-    int64_t element_count, element_room, block_count, block_room, size, title_from, title_to;
+    uint8_t *copy; /* the page without what no reader sees and without inline elements but links; NULL if not wanted */
+    int64_t element_count, element_room, block_count, block_room, size, copied, title_from, title_to;
     int kind; /* of `og:type`: 1 article, 2 product, 3 website, 4 another */
     int32_t kinds[KINDS];
     uint32_t hints; /* of `html` and `body` */
+    bool is_published; /* states the time of publication, which articles do */
     bool failed;
 } Page;
 
@@ -86,7 +89,7 @@ typedef struct {
     uint64_t first_class;
     const uint8_t *content;
     int64_t content_size;
-    bool hidden, undisplayed, unseen, displayed, placed, gutter, permalink, link, reversed, has_number, is_kind, is_generator, is_data, empty;
+    bool hidden, undisplayed, unseen, displayed, placed, gutter, permalink, link, reversed, has_number, is_kind, is_published, is_generator, is_data, empty;
     char list_kind;
     int32_t number;
     int kind;
@@ -112,6 +115,7 @@ static int32_t add_element(Page *page, int32_t parent, int tag, const Attributes
     memset(element, 0, sizeof *element);
     element->parent = parent;
     element->tag = (uint8_t)tag;
+    element->copied_from = -1;
     element->first_block = (int32_t)page->block_count;
     if (parent >= 0) {
         Element *above = &page->elements[parent];
@@ -271,6 +275,7 @@ static void close_element(Reader *reader) {
     Page *page = reader->page;
     end_block(reader);
     Element *element = top(reader);
+    element->copied_to = page->copied;
     if (element->tag == PRE) reader->pre--;
     if (element->gutter) {
         bool numbers = true;
@@ -485,7 +490,9 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
             if (tag == META && equals(name, size, "name")) found->is_generator = equals(value, length, "generator");
             break;
         case 'p':
-            if (tag == META && equals(name, size, "property")) found->is_kind = equals(value, length, "og:type");
+            if (tag != META || !equals(name, size, "property")) break;
+            found->is_kind = equals(value, length, "og:type");
+            found->is_published = equals(value, length, "article:published_time");
             break;
         case 'r':
             if (equals(name, size, "role")) found->hints |= role_hints(value, length);
@@ -721,6 +728,15 @@ static void start_block(Reader *reader, int tag, const Attributes *found) {
     reader->pre += tag == PRE;
 }
 
+/* True for a place whose text and tags belong in `Page.copy`. */
+INLINE bool is_copied_here(Reader *reader) { return reader->page->copy && !reader->muted && !top(reader)->hidden; }
+
+/* Copy text or a tag to `Page.copy`. */
+static void copy_html(Reader *reader, int64_t from, int64_t to) {
+    memcpy(reader->page->copy + reader->page->copied, reader->html + from, (size_t)(to - from));
+    reader->page->copied += to - from;
+}
+
 /* Read the tag at `i`; return the position after it. */
 static int64_t read_tag(Reader *reader, int64_t i) {
     const uint8_t *html = reader->html;
@@ -743,10 +759,13 @@ static int64_t read_tag(Reader *reader, int64_t i) {
     i = read_attributes(html, i, size, tag, &found);
     if (found.is_generator) found.kinds |= kinds_in(found.content, found.content_size);
     count_kinds(reader->page, found.kinds);
+    reader->page->is_published |= found.is_published;
     if (end && tag != BR) { /* browsers read `</br>` as `<br>` */
+        bool is_end_copied = is_copied(tag) && is_copied_here(reader);
         if (!is_block(tag) || end_inlined(reader, name, length)) end_inline(reader, tag, name, length);
         else if (reader->pre && (tag == DIV || tag == P || tag == LI || tag == TR)) end_line(reader);
         else close_tag(reader, tag);
+        if (is_end_copied) copy_html(reader, from, i);
         return i;
     }
     if (reader->muted && !is_reading(tag) && reader->gutter_name && length == reader->gutter_name_size && !found.empty &&
@@ -767,13 +786,16 @@ static int64_t read_tag(Reader *reader, int64_t i) {
         if (!reader->muted) start_inline(reader, tag, name, length, &found);
     } else if (is_block(tag)) start_block(reader, tag, &found);
     else if (!reader->muted) start_inline(reader, tag, name, length, &found);
+    if (is_copied(tag) && is_copied_here(reader)) copy_html(reader, from, i);
+    if (top(reader)->copied_from < 0) top(reader)->copied_from = reader->page->copied;
     return i;
 }
 
-/* Read a page. On return, `page->failed` is True if memory ran out. */
-static void read_page(Page *page, const uint8_t *html, int64_t size) {
+/* Read a page. On return, `page->failed` is True if memory ran out. `copy`: memory of the page's size for `Page.copy`. */
+static void read_page(Page *page, const uint8_t *html, int64_t size, uint8_t *copy) {
     index_all_hints();
     memset(page, 0, sizeof *page);
+    page->copy = copy;
     page->element_room = 512;
     page->block_room = 256;
     page->elements = malloc((size_t)page->element_room * sizeof(Element));
@@ -793,7 +815,10 @@ static void read_page(Page *page, const uint8_t *html, int64_t size) {
     for (int64_t i = 0; i < size && !page->failed;) {
         const uint8_t *found = memchr(html + i, '<', (size_t)(size - i));
         int64_t next = found ? found - html : size;
-        if (next > i) add_text(reader, i, next);
+        if (next > i) {
+            add_text(reader, i, next);
+            if (is_copied_here(reader)) copy_html(reader, i, next);
+        }
         if (next >= size - 1) break;
         i = read_tag(reader, next);
     }

@@ -62,6 +62,9 @@ INLINE bool is_block(int tag) {
     }
 }
 
+/* Elements whose tags say what a text is: inline elements do not, but links do. */
+INLINE bool is_copied(int tag) { return tag == A || tag == BR || tag == HR || tag == HTML || is_block(tag); }
+
 /* Elements whose start ends an open paragraph. */
 INLINE bool ends_paragraph(int tag) {
     return is_block(tag) && tag != BUTTON && tag != LABEL && tag != OPTION && tag != OPTGROUP && tag != CUSTOM;
