@@ -26,7 +26,7 @@ from plinth.training.run_state import launcher_of, result
 from plinth.training.shared_run.head import CONFIG, seen_change
 from plinth.training.shared_run.shipping import ALLOWANCE, give, newest_log, refresh, require_free
 from plinth.training.stopping import last_step
-from plinth.training.supervise.result import JobResult, Submitted, read_allowance
+from plinth.training.supervise.result import JobResult, SubmittedNumbers, read_allowance
 from plinth.training.telemetry.timeline import Event, Timeline, TimelineReader, last_event, read_events
 
 POLL_S = 0.5
@@ -50,7 +50,7 @@ def command(config: RunConfig, grant: int) -> list[str]:
     """
     uri = Workspace(config.workspace).uri
     place = f"{uri}/runs/{config.run_id}/config.json" if uri else str(config.directory.config)
-    numbers = Submitted(grant, seen_change(config.directory) if uri else 0)
+    numbers = SubmittedNumbers(grant, seen_change(config.directory) if uri else 0)
     words = [place, *trainer.option(config.trainer), *numbers.options]
     return processes.python("plinth.training.supervise.supervisor", *words)
 

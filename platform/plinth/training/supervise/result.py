@@ -70,7 +70,7 @@ def hold(path: Path, wait_s: float = TIMEOUT_S) -> int:
 # enough that its grace period (`grace_s`) is within the grant.
 #
 # The grant is sealed, and numbered by its time: who writes the workspace cannot raise it. The job's command names the
-# grant with which it was submitted (`Submitted`), so an earlier one, or none, is refused.
+# grant with which it was submitted (`SubmittedNumbers`), so an earlier one, or none, is refused.
 #
 # Does not belong here: the origin of the grant (`plinth.operation.spending`).
 
@@ -124,7 +124,7 @@ def write_allowance(run: RunDirectory, granted: Allowance | None) -> int:
     return 0 if granted is None else granted.number
 
 
-class Submitted(NamedTuple):
+class SubmittedNumbers(NamedTuple):
     """Numbers with which a job was submitted, as options of its command: it accepts nothing older. 0 means none."""
 
     granted: int = 0  # of the grant of rank-seconds

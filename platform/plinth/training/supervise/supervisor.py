@@ -49,7 +49,7 @@ from plinth.training.supervise.leader import Leader, checked_hosts
 from plinth.training.supervise.leadership import Leadership, acquire, own_lock
 from plinth.training.supervise.nodes import NodePlace, keep_standby
 from plinth.training.supervise.rank_watch import EXIT_PREEMPTED, NAMED, NODE_LOST, POLL_S, watch
-from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, Submitted, hold
+from plinth.training.supervise.result import AllowanceWatch, Ending, JobResult, SubmittedNumbers, hold
 from plinth.training.telemetry import devices
 from plinth.training.telemetry.timeline import RankFailure
 from plinth.training.upgrade import record as upgrades
@@ -293,7 +293,7 @@ def _keep_log(run: RunDirectory) -> None:
 def main() -> int:
     """Supervise the run named on the command line, and return the exit status."""
     private.apply_mask()
-    arguments, submitted = Submitted.split(sys.argv[2:])
+    arguments, submitted = SubmittedNumbers.split(sys.argv[2:])
     path = fetch_config(sys.argv[1], submitted.head)
     config = configuration.load(path)
     if is_shared(config.directory):

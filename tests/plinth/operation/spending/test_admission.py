@@ -109,7 +109,7 @@ def test_a_grant_that_disappears_before_the_job_is_submitted_lifts_no_limit(
     for planted in (None, early):
         monkeypatch.setattr(job, "give", lambda run, *names, planted=planted: plant(run, planted))
         admission.submit(ctx, config)
-        _, (least, _) = result.Submitted.split(started[-1])
+        _, (least, _) = result.SubmittedNumbers.split(started[-1])
         with pytest.raises(TrainingError, match="is not the allowance of this run"):
             AllowanceWatch.of(config, least)
         config.directory.handle.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from plinth.errors import TrainingError
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.supervise import result as job_result
-from plinth.training.supervise.result import Allowance, AllowanceWatch, Submitted
+from plinth.training.supervise.result import Allowance, AllowanceWatch, SubmittedNumbers
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 Make = Callable[..., RunConfig]
@@ -54,8 +54,8 @@ def test_who_writes_the_workspace_lifts_no_limit(make: Make, clock: list[float])
     early = place.read_bytes()
     watch = started(config, 100.0)
     least = watch.granted.number
-    for numbers in (Submitted(), Submitted(least), Submitted(0, 7), Submitted(least, 7)):
-        assert Submitted.split(["--trainer", "d", *numbers.options]) == (["--trainer", "d"], numbers)
+    for numbers in (SubmittedNumbers(), SubmittedNumbers(least), SubmittedNumbers(0, 7), SubmittedNumbers(least, 7)):
+        assert SubmittedNumbers.split(["--trainer", "d", *numbers.options]) == (["--trainer", "d"], numbers)
     good = place.read_bytes()
     other = make(run_id="other-000000000000").directory
     other.root.mkdir(parents=True)
