@@ -215,7 +215,7 @@ ANNOTATORS = {
 }
 #: WARC to documents, MB of HTML per second and core: the speed of all stages together (`bench_pipeline.py`), since
 #: extraction is most of them.
-EXTRACT_MEGABYTES_S = 18.5
+EXTRACT_MEGABYTES_S = 30.5
 #: The same, hashed compressed and inflated to be cut; and compressed bytes, a byte of HTML.
 DIGEST_MEGABYTES_S, COMPRESSED = 249.0, 0.25
 #: zstd Parquet of documents, bytes per byte of text.
