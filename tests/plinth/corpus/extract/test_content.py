@@ -424,6 +424,23 @@ def test_a_table_between_text_stays(inside: str, kept: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("inside", "kept"),
+    [
+        ("<div>a = b</div>", True),
+        ("<div>⟨a, b⟩</div><div>for any a = b</div>", True),
+        ("<div>a b</div>", False),
+        ("<div><a href=/x>a = b</a></div>", False),
+        ("<div>a = b</div>" + 3 * "<div>More</div>", False),
+    ],
+)
+def test_a_formula_between_text_stays_with_what_is_said_of_it(inside: str, kept: bool) -> None:
+    inside = f"<div><div>{inside}</div></div>"  # not a name next to text
+    text = BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}<p>{FIRST}</p></article>").text
+    assert ("a = b" in text or "a b" in text) is kept
+    assert "a = b" not in BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}</article>").text
+
+
+@pytest.mark.parametrize(
     ("label", "between", "count"),
     [
         ("<div>Article content</div>", "", 0),

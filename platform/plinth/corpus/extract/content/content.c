@@ -189,7 +189,10 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         drop_labels(&page, scores, limit);
         drop_pointers(&page, &facts, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_islands(&page, first_scores, scores, limit);
-        if (sure >= ARTICLE_CHARS) keep_tables(&page, scores, limit);
+        if (sure >= ARTICLE_CHARS) {
+            keep_tables(&page, scores, limit);
+            keep_formulas(&page, scores, limit);
+        }
         if (sure >= ARTICLE_CHARS && !is_forum) drop_calls(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
         *unsure = doubt(&page, first_scores, scores, limit);

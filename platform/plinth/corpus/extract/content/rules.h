@@ -269,6 +269,33 @@ static void keep_tables(const Page *page, float *scores, float limit) {
     }
 }
 
+/* True for a short text of few links that has a sign of mathematics: an equals sign, an operator, an angle bracket. */
+static bool is_formula(const Page *page, const Block *block) {
+    if (block->link_chars * 3 >= block->chars || block->chars > CALL_CHARS) return false;
+    for (int64_t at = block->from; at < block->to; at++) {
+        const uint8_t *sign = page->text + at;
+        if (*sign == '=') return true;
+        if (*sign != 0xE2 || at + 2 >= block->to) continue;
+        if (sign[1] >= 0x88 && sign[1] <= 0x8B) return true;                     /* U+2200 to U+22FF */
+        if (sign[1] == 0x9F && (sign[2] == 0xA8 || sign[2] == 0xA9)) return true; /* U+27E8, U+27E9 */
+    }
+    return false;
+}
+
+/* Keep a formula below kept text, and what is said of it up to the next kept text: to the model, signs are no words. */
+static void keep_formulas(const Page *page, float *scores, float limit) {
+    for (int64_t k = 1; k < page->block_count; k++) {
+        if (scores[k - 1] < limit || scores[k] >= limit || !is_formula(page, &page->blocks[k])) continue;
+        int64_t end = k + 1;
+        while (end < page->block_count && end < k + NEAR && scores[end] < limit) {
+            if (page->blocks[end].link_chars * 3 >= page->blocks[end].chars) break;
+            end++;
+        }
+        if (end == page->block_count || scores[end] < limit) continue;
+        for (; k < end; k++) scores[k] = limit;
+    }
+}
+
 /* Drop text away from an article, which begins and ends with a sentence of which the model is sure: after its end, or
    far before it. What is at the same place as the text before stays with it. `first`: scores before any rule changed them. */
 static void drop_islands(const Page *page, const float *first, float *scores, float limit) {
