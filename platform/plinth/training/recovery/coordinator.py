@@ -37,6 +37,10 @@ _IN_ORDER = (None, 0, EXIT_PREEMPTED)
 #: Number of times that the same copies are restored if no new step follows; then the newest checkpoint is loaded.
 TRIES = 2
 
+#: Seconds that ranks may take to leave their groups. Then their writers stop waiting for other machines: a rank may
+#: wait for the commit of a save of which a lost rank's part will not arrive.
+HALT_S = 10.0
+
 Stage = Literal["running", "halting", "joining"]
 
 
@@ -54,6 +58,7 @@ class RecoveryCoordinator:
         self._epoch, self._begun, self._fruitless, self._seen = 0, 0.0, 0, -1
         self._reasons: list[str] = []
         self._given_up = True
+        self._writers_told = False  # to wait no longer for other machines
         self._copies = ""  # digest of the copies that the last order names
         self._unattested = False  # True until the state of the ranks that continue is attested
         self._history = 0  # of the last order
@@ -89,6 +94,9 @@ class RecoveryCoordinator:
             self._attest(ranks)
         elif self._stage == "halting" and self._all("halted"):
             self._continue()
+        elif self._stage == "halting" and not self._writers_told and time.monotonic() - self._begun > HALT_S:
+            self._writers_told = True
+            writer.give_up(self._config.directory)
         elif self._stage == "joining" and self._all("running"):
             self._stage = "running"
 
@@ -127,7 +135,7 @@ class RecoveryCoordinator:
         self._fruitless, self._seen = self._fruitless + 1 if highest <= self._seen else 1, highest
         if self._stage == "running":
             self._begun, self._reasons = time.monotonic(), []
-        self._epoch, self._stage, self._unattested = self._epoch + 1, "halting", False
+        self._epoch, self._stage, self._unattested, self._writers_told = self._epoch + 1, "halting", False, False
         self._reasons += lost.values()
         for rank in lost:
             self._hub.forget(rank)
