@@ -206,8 +206,9 @@ def test_any_instant(play: Play, uninterrupted: RunConfig, place: str, instant: 
     assert len(story.of("job_started")) == 1 + sum(fault[2:] == [0, "node"] for fault in faults)
     assert story.of("refused") == []
     assert all(event["backoff_s"] == 0 for event in restarts) or instant == "both ranks"  # not all ranks restarted
-    assert all(event["lost_steps"] <= 4 for event in restarts) or "copies" in instant
-    assert story.redone <= 4 * len(faults) or "copies" in instant
+    unshipped = 4 if place == "bucket" and "node 0" in instant else 0  # copies of steps that node 0 had not shipped
+    assert all(event["lost_steps"] <= 4 + unshipped for event in restarts) or "copies" in instant
+    assert story.redone <= 4 * len(faults) + unshipped or "copies" in instant
     assert len(story.of("node_replaced")) == sum(fault[3] == "node" for fault in faults)
     assert checkpoint.committed(config.directory)[-2:] == [9, 12]  # a save that the loss interrupts is given up
 
