@@ -12,7 +12,8 @@ from plinth.training.parallel.topology import place_of
 
 
 def batch_at(config: RunConfig, step: int, rank: int) -> StepBatch:
-    """The batch of one rank at one step, from the position alone."""
+    """The batch of one rank at one step, from the position alone. The ranks of a replica have the same one."""
+    rank = place_of(config.parallel, config.ranks, rank).data
     shape = (config.accumulation(step), config.micro_batch_sequences, config.sequence_tokens + 1)
     tokens = np.empty(shape, np.int32)
     for micro in range(shape[0]):
@@ -25,12 +26,10 @@ def batch_at(config: RunConfig, step: int, rank: int) -> StepBatch:
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """Open batches; the configuration of a run names this function as `synthetic:open_batches`. The ranks of a replica
-    have the same ones."""
-    replica = place_of(config.parallel, config.ranks, rank).data
+    """Open batches; the configuration of a run names this function as `synthetic:open_batches`."""
 
     def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):
-            yield batch_at(config, step, replica)
+            yield batch_at(config, step, rank)
 
     return stream
