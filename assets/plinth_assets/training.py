@@ -157,7 +157,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
                 meter.advance(event["step"] - seen, f"loss {event['loss']:.3f}  {event['tokens_per_s']:,.0f} tokens/s")
                 seen = event["step"]
                 if seen == prepared.total_steps:
-                    meter.tell("last step taken; it is saved, and the resume is audited")
+                    meter.tell("last step taken; saving it and auditing the resume")
             elif event["event"] in LOGGED_EVENTS:
                 line = f"{event['event']}: {words(event)}"
                 say(line)

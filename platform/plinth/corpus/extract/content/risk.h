@@ -1,6 +1,6 @@
 #pragma once
-/* Traits of a text by which a model tells how likely it is to have text of another kind, which the model of blocks takes
-   for content: calls, and text at rare places of the page's structure. */
+/* Traits of an extracted text, the inputs of the risk model: signs of foreign text that the model of blocks has kept, such
+   as calls, and text at rare places of the page's structure. */
 #include "plinth/corpus/extract/content/rules.h"
 
 /* In the order of `TRAITS` in `risk.py`: share of teasers; characters of the longest run of blocks that call; calls at the

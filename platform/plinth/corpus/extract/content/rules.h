@@ -282,7 +282,8 @@ static bool is_formula(const Page *page, const Block *block) {
     return false;
 }
 
-/* Keep a formula below kept text, and the explanation after it up to the next kept text: the model does not take signs for words. */
+/* Keep a formula below kept text, and the explanation after it up to the next kept text: the model does not take signs
+   for words. */
 static void keep_formulas(const Page *page, float *scores, float limit) {
     for (int64_t k = 1; k < page->block_count; k++) {
         if (scores[k - 1] < limit || scores[k] >= limit || !is_formula(page, &page->blocks[k])) continue;
