@@ -458,35 +458,61 @@ def test_labels_that_label_nothing_are_dropped(label: str, between: str, count: 
     assert text.endswith(FIRST)
 
 
-CALL = "Sign up for our newsletter."
+CALL = "Sign up for the newsletter."
+OURS = "We grind, and you bake with our flour: ask us."
+PLUG = "Acme Mills grind for you."
+SITE = '<meta property="og:site_name" content="Acme-Mills">'
 
 
 @pytest.mark.parametrize(
     ("html", "traits"),
     [
-        (ARTICLE, (0, 0, 0, 0, 0)),
-        (f"{ARTICLE}<p>{CALL}</p><p>{FIRST} {SECOND}</p>", (0, len(CALL) / 2000, 0.2, 0, 0)),
-        (f"<p>{CALL}</p>{ARTICLE}", (0, len(CALL) / 2000, 0, 0, 0)),
-        (f"{ARTICLE}<p>{CALL} {SECOND} {THIRD}</p>", (0, 0, 0.2, 0, 0)),
-        (f"<div>{CALL}</div>{ARTICLE}", (0, len(CALL) / 2000, 0, 0.2, 0)),
-        (f"{ARTICLE}<div>{SECOND}</div>", (0, 0, 0, 0, len(SECOND) / 2000)),
-        (f"{ARTICLE}<pre>{SECOND}</pre><ul><li>{SECOND}</ul>", (0, 0, 0, 0, 0)),
-        (f"{ARTICLE}<div>{20 * 'Reach out. '}</div>", (0, 0, 0.1, 0.1, 219 / 2000)),
+        (ARTICLE, (0, 0, 0, 0)),
+        (f"{ARTICLE}<p>{CALL} {SECOND} {THIRD}</p>", (0, 0.2, 0, 0)),
+        (f"<p>{CALL}</p>{ARTICLE}", (0, 0, 0, 0)),
+        (f"{ARTICLE}<h2>About</h2><p>{OURS} {OURS} {OURS}</p>", (0, 0, 0, 9000 / 350 / 25)),
+        (f"{ARTICLE}<h2>About</h2><p>{OURS}</p><p>{OURS}</p>{SECOND}{FIRST}", (0, 0, 0, 6000 / 568 / 25)),
+        (f"{ARTICLE}<p>{PLUG}</p>", (0, 0, 0, 0)),
+        (f"{SITE}{ARTICLE}<p>{PLUG}</p>", (0, 0.2, 0.1, 0)),
+        (f"{SITE}{ARTICLE}<p>The house of Acme Mills is old.</p>", (0, 0, 0, 0)),
+        (f"{SITE}<p>{PLUG} {PLUG}</p><p>{CALL}</p>{ARTICLE}", (0, 0, 2**0.5 / 10, 0)),
+        (f"{SITE}<p>{PLUG}</p>{ARTICLE}<h2>More</h2><p>{SECOND} {THIRD} {CALL}</p>", (0, 0.2, 0.1, 0)),
     ],
 )
 def test_traits_of_a_text(keep_all: BlockEngine, html: str, traits: tuple[float, ...]) -> None:
-    assert keep_all(html.replace(ARTICLE, 3 * ARTICLE)).traits == pytest.approx(traits)
+    assert keep_all(html.replace(ARTICLE, 3 * ARTICLE)).traits == pytest.approx(traits, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("head", "named"),
+    [
+        (SITE, True),
+        (SITE.replace("site_name", "title"), False),
+        ('<link rel="canonical" href="https://www.acmemills.co.uk/flour">', True),
+        ('<meta property="og:url" content="https://blog.flour.example/acmemills">', False),
+        ("<title>Flour - Acme Mills</title><link rel=canonical href=//mills.example>", True),
+        ("<title>Flour &#8211; Acme Mills</title><link rel=canonical href=//shop.mills.example>", True),
+        ("<title>Flour — Acme Mills</title><link rel=canonical href=//shop.theacmemills.example>", True),
+        ("<title>Flour - Acme Mills</title><link rel=canonical href=//flour.example>", False),
+        ("<title>Acme Mills</title><link rel=canonical href=//acmemillshop.example>", False),
+        (f"<title>{300 * ' - '}</title>{SITE.replace('Acme', 300 * 'Acme')}", False),
+    ],
+)
+def test_a_site_is_known_by_the_names_that_its_pages_state(keep_all: BlockEngine, head: str, named: bool) -> None:
+    found = keep_all(f"<head>{head}</head>{ARTICLE}<p>{PLUG}</p>")
+    assert (found.traits[TRAITS.index("speech")] > 0) == named
 
 
 def test_risk_rises_with_doubt_and_every_trait() -> None:
     weights = json.loads(WEIGHTS.read_text())
     assert list(weights) == list(NAMES)
-    assert inputs(0.2, (0.5, 0, 0, 0, 1)) == [1, 0.1, 0.2, 0.5, 0, 0, 0, 1]
+    assert inputs(0.2, (0.5, 0, 0, 1)) == pytest.approx([1, 0.1, 0.5, 0, 0, 1])
+    assert inputs(0.7, (0, 0, 0, 0))[1] == inputs(0.5, (0, 0, 0, 0))[1]
     least = risk_of(0, [0] * len(TRAITS))
-    assert least == pytest.approx(1 / (1 + np.exp(-weights["bias"])))
+    assert least == risk_of(0.1, [0] * len(TRAITS)) == pytest.approx(1 / (1 + np.exp(-weights["bias"])))
     for trait in range(len(TRAITS)):
         assert risk_of(0, [float(trait == one) for one in range(len(TRAITS))]) > least
-    assert least < risk_of(0.05, [0] * len(TRAITS)) < risk_of(0.2, [0] * len(TRAITS)) < 0.6
+    assert least < risk_of(0.15, [0] * len(TRAITS)) < risk_of(0.2, [0] * len(TRAITS)) < 0.6
 
 
 def test_a_model_whose_leaves_are_no_numbers_is_unsure() -> None:

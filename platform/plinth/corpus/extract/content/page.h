@@ -4,9 +4,9 @@
    The tree has only elements that begin and end a block. What browsers repair is followed where pages rely on it: implied
    ends of paragraphs, items and cells, end tags without a start, links that are never closed. Character references stay
    as they are written, because only the text that is kept is worth resolving. Time and memory are linear in the page. */
-#include "plinth/corpus/extract/content/hints.h"
+#include "plinth/corpus/extract/content/sites.h"
 
-enum { ARTICLE_KIND = 1, DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8, PAGE_BYTES = 1000 };
+enum { ARTICLE_KIND = 1, DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8, PAGE_BYTES = 1000, SITE_NAMES = 3 };
 /* Attributes by which highlighters mark line numbers (Pygments, Rouge, SyntaxHighlighter). */
 static const char *const GUTTERS[] = {"linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number"};
 
@@ -52,6 +52,7 @@ typedef struct {
     int32_t kinds[KINDS];
     uint32_t hints; /* of `html` and `body` */
     bool is_published; /* states the time of publication, which articles do */
+    SiteName names[SITE_NAMES]; /* as stated, of the host in the page's own address, and in the title */
     bool failed;
 } Page;
 
@@ -89,7 +90,7 @@ typedef struct {
     uint64_t first_class;
     const uint8_t *content;
     int64_t content_size;
-    bool hidden, undisplayed, unseen, displayed, placed, gutter, permalink, link, reversed, has_number, is_kind, is_published, is_generator, is_data, empty;
+    bool hidden, undisplayed, unseen, displayed, placed, gutter, permalink, link, reversed, has_number, is_kind, is_published, is_generator, is_site_name, is_address, is_data, empty;
     char list_kind;
     int32_t number;
     int kind;
@@ -469,6 +470,8 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
         case 'h':
             if (equals(name, size, "href")) {
                 found->link = true;
+                found->content = value;
+                found->content_size = length;
                 found->permalink = tag == A && length > 1 && value[0] == '#';
             }
             if (equals(name, size, "hidden")) found->hidden = true;
@@ -492,11 +495,14 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
         case 'p':
             if (tag != META || !equals(name, size, "property")) break;
             found->is_kind = equals(value, length, "og:type");
+            found->is_site_name = equals(value, length, "og:site_name");
+            found->is_address = equals(value, length, "og:url");
             found->is_published = equals(value, length, "article:published_time");
             break;
         case 'r':
             if (equals(name, size, "role")) found->hints |= role_hints(value, length);
             if (equals(name, size, "reversed")) found->reversed = true;
+            if (equals(name, size, "rel")) found->is_address = equals(value, length, "canonical");
             break;
         case 's':
             if (equals(name, size, "style")) {
@@ -760,6 +766,8 @@ static int64_t read_tag(Reader *reader, int64_t i) {
     if (found.is_generator) found.kinds |= kinds_in(found.content, found.content_size);
     count_kinds(reader->page, found.kinds);
     reader->page->is_published |= found.is_published;
+    if (found.is_site_name) read_name(&reader->page->names[0], found.content, found.content_size);
+    if (found.is_address) read_host(&reader->page->names[1], found.content, found.content_size);
     if (end && tag != BR) { /* browsers read `</br>` as `<br>` */
         bool is_end_copied = is_copied(tag) && is_copied_here(reader);
         if (!is_block(tag) || end_inlined(reader, name, length)) end_inline(reader, tag, name, length);
@@ -825,4 +833,5 @@ static void read_page(Page *page, const uint8_t *html, int64_t size, uint8_t *co
     close_down_to(reader, 1);
     end_block(reader);
     free(reader);
+    read_title_name(&page->names[2], html + page->title_from, page->title_to - page->title_from, &page->names[1]);
 }

@@ -11,15 +11,15 @@ from pathlib import Path
 
 WEIGHTS = Path(__file__).with_name("risk.json")
 #: Traits that the kernel reads, in the order of `risk.h`.
-TRAITS = ("teasers", "call_run", "calls_at_end", "rare_calls", "rare_end")
-#: Doubt counts more while it is small: it has one weight up to each of these limits.
-DOUBTS = {"unsure_0.1": 0.1, "unsure_0.3": 0.3}
-NAMES = ("bias", *DOUBTS, *TRAITS)
+TRAITS = ("teasers", "calls_at_end", "speech", "we")
+#: Doubt counts from the first limit to the second.
+DOUBT = 0.1, 0.5
+NAMES = ("bias", "doubt", *TRAITS)
 
 
 def inputs(unsure: float, traits: Sequence[float]) -> list[float]:
     """Return the values of `NAMES`."""
-    return [1.0, *(min(unsure, limit) for limit in DOUBTS.values()), *traits]
+    return [1.0, min(max(unsure, DOUBT[0]), DOUBT[1]) - DOUBT[0], *traits]
 
 
 def risk_of(unsure: float, traits: Sequence[float]) -> float:
