@@ -403,6 +403,28 @@ def test_questions_above_answers_stay_in_any_script(question: str) -> None:
     assert question not in BlockEngine(SHORT_IS_CLUTTER)(page.replace("<p>", "<div>").replace(question, "x", 2)).text
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("<h3><a href=/{x}>Mill {x}</a></h3><div><div>Price</div></div>", True),
+        ("<h3><div>Mill {x}</div></h3><div><div>Price</div></div>", True),
+        ("<div><div>Mill {x}</div></div>", True),
+        ("<h3><a href=/{x}>Mill</a></h3><div><div>Price</div></div>", False),
+        ("<h3><a href=/{x}>Related mill {x}</a></h3><div><div>Price</div></div>", False),
+        ("<figure><h3>Mill {x}</h3></figure><div><div>Price</div></div>", False),
+        ("<div><div><a href=/{x}>Mill {x}</a></div></div>", False),
+        ("<div><div>{x}: 19. 8. 2019</div></div>", False),
+    ],
+)
+def test_names_above_texts_of_their_own_stay(name: str, kept: bool) -> None:
+    entries = [f"{name.format(x=x)}<p>{text}</p>" for x, text in zip("ABC", (FIRST, SECOND, THIRD), strict=True)]
+    text = BlockEngine(LONG_BLOCKS)(f"<article>{ARTICLE}{''.join(entries)}</article>").text
+    assert [line for line in text.split("\n\n")[4:] if len(line) < 60] == kept * ["Mill A", "Mill B", "Mill C"]
+    for fewer in (entries[:2], [*entries, *(name.format(x=x) for x in "DEF")]):
+        text = BlockEngine(LONG_BLOCKS)(f"<article>{ARTICLE}{''.join(fewer)}</article>").text
+        assert not any(len(line) < 60 for line in text.split("\n\n"))
+
+
 CELLS = "<tr><td>Rye<td>12<tr><td>Oats<td>7"
 
 

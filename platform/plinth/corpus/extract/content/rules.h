@@ -10,7 +10,7 @@
    of the text; a paragraph of calls at the end has at most CALL_CHARS characters, all of them have CALL_SPAN for
    each call and at most FEW_CALLS of the text. A table that is kept amid text has FEW_CELLS at least. The words of a
    pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
-   without spaces, a sentence is a single word. */
+   without spaces, a sentence is a single word. A name has at most NAME_CHARS; LED of those at its place are above text. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
@@ -20,8 +20,9 @@
 #define FEW_ISLANDS 0.34
 #define FEW_CALLS 0.15
 #define ALIKE 0.2
+#define LED 0.9
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16 };
-enum { FEW_CELLS = 4, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700, CALL_SPAN = 140 };
+enum { NAME_CHARS = 120, FEW_CELLS = 4, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700, CALL_SPAN = 140 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -106,6 +107,20 @@ static void read_hints(const Page *page, const Block *block, uint8_t *counts) {
     text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_TEXT), counts);
 }
 
+/* True for a text that has words of boilerplate. */
+static bool has_hints(const Page *page, const Block *block) {
+    uint8_t counts[PHRASES] = {0};
+    read_hints(page, block, counts);
+    for (int group = 0; group < PHRASES; group++)
+        if (counts[group]) return true;
+    return false;
+}
+
+/* True for an item, a cell, a term, and what is in one. */
+static bool is_part(const Page *page, int32_t at) {
+    return above(page, at, LI, LI) || above(page, at, TD, TH) || above(page, at, DT, DD);
+}
+
 /* Keep headings above text that is kept. In an article, they may be links, as names of products are: rather above text of
    which the model is sure. */
 static void keep_headings(const Page *page, const Facts *facts, float *scores, float limit, bool is_long) {
@@ -129,6 +144,50 @@ static void keep_questions(const Page *page, const Facts *facts, float *scores, 
         if (scores[k] >= limit || scores[k] < limit - HOPELESS || scores[k + 1] < limit || !is_question(page, block)) continue;
         if (block->link_chars * 3 >= block->chars || !is_near(page, block->element, block[1].element)) continue;
         if (group_of(facts, block_place(page, block))->questions >= FEW) scores[k] = limit;
+    }
+}
+
+/* True for a heading, and what is at most two levels below one. */
+static bool is_titled(const Page *page, int32_t at) {
+    for (int level = 0; level < NEAR && at > 0; level++, at = page->elements[at].parent)
+        if (is_heading(page->elements[at].tag)) return true;
+    return false;
+}
+
+/* True for a caption, and what else belongs to a figure. */
+static bool is_caption(const Page *page, int32_t at) {
+    for (int level = 0; level < NEAR && at > 0; level++, at = page->elements[at].parent)
+        if (page->elements[at].tag == FIGURE || page->elements[at].tag == FIGCAPTION || page->elements[at].hints >> H_CAPTION & 1) return true;
+    return false;
+}
+
+/* True for a text that may name the text `gap` blocks below it: a heading, or a few words. */
+static bool may_name(const Page *page, const Block *block, float score, float limit, int64_t gap) {
+    if (block->chars > NAME_CHARS || block->pre || score < limit - NAMED || is_caption(page, block->element)) return false;
+    if (has_hints(page, block)) return false;
+    if (is_titled(page, block->element)) return true;
+    if (is_part(page, block->element) || block->link_chars * 3 >= block->chars || gap > 2) return false;
+    return !block->stops && block->digits * 5 <= block->chars && score >= limit - 1;
+}
+
+/* Keep names: texts at a place of the page's structure where nearly all differ and are above kept text of their own. */
+static void keep_names(const Page *page, const Facts *facts, float *scores, float limit) {
+    for (int pass = 0; pass < 2; pass++) {
+        int64_t kept = page->block_count + FAR, prose = kept;
+        for (int64_t k = page->block_count - 1; k >= 0; k--) {
+            const Block *block = &page->blocks[k];
+            Group *group = group_of(facts, block_place(page, block));
+            bool leads = prose < (group->next > k ? group->next : k + 2 * FAR);
+            group->next = (int32_t)k;
+            group->led += !pass && leads;
+            group->same += !pass && group->hash == block->hash;
+            group->hash = block->hash;
+            bool is_led = leads && group->count >= FEW && group->led >= LED * group->count && group->same * 4 <= group->count;
+            if (pass && is_led && scores[k] < limit && may_name(page, block, scores[k], limit, kept - k)) scores[k] = limit;
+            if (scores[k] < limit) continue;
+            kept = k;
+            if (is_prose(block)) prose = k;
+        }
     }
 }
 
@@ -170,11 +229,7 @@ static void fill_gaps(const Page *page, float *scores, float limit) {
         bool is_amid = above_it->parent == own->parent && below_it->parent == own->parent;
         is_amid |= above_it->place == own->place && below_it->place == own->place;
         if (!is_amid || block->chars > GAP_CHARS || !is_prose(&block[1])) continue;
-        uint8_t counts[PHRASES] = {0};
-        read_hints(page, block, counts);
-        int found = 0;
-        for (int group = 0; group < PHRASES; group++) found += counts[group];
-        if (!found) scores[k] = limit;
+        if (!has_hints(page, block)) scores[k] = limit;
     }
 }
 
@@ -215,8 +270,7 @@ INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
 
 /* True for a few words that are not an item, a cell, a term or code. */
 static bool is_label(const Page *page, const Block *block) {
-    bool is_part = above(page, block->element, LI, LI) || above(page, block->element, TD, TH) || above(page, block->element, DT, DD);
-    return block->words <= 3 && block->chars <= FRAGMENT_CHARS && !block->stops && !block->pre && !is_part;
+    return block->words <= 3 && block->chars <= FRAGMENT_CHARS && !block->stops && !block->pre && !is_part(page, block->element);
 }
 
 /* Drop labels that label nothing: the same words twice in a row, and wherever else they are. */
