@@ -221,6 +221,17 @@ def test_a_heading_stays_with_the_text_that_follows_it() -> None:
     assert extract(f"<h2>Mill</h2><p>{FIRST}</p><h2>Inn</h2>").text == f"Mill\n\n{FIRST}"
     assert extract(f"<h2>Mill</h2><h3>Inn</h3><p>{FIRST}</p>").text == f"Mill\n\nInn\n\n{FIRST}"
     assert extract(f"<h2>Mill</h2><div>Hints</div><p>{FIRST}</p>").text == FIRST
+    assert extract(f"<h2><b><div>Mill</div></b></h2><p>{FIRST}</p>").text == f"Mill\n\n{FIRST}"
+    terms = f"{ARTICLE}<dl><dt><a href=/m>Mill</a><dd>{FIRST}</dl>"
+    assert extract(terms).text.endswith(f"\n\nMill\n{FIRST}")
+
+
+def test_code_between_text_stays() -> None:
+    code, away = "<pre>a mill</pre>", 4 * "<div>More</div>"
+    extract = BlockEngine(SHORT_IS_CLUTTER)
+    assert extract(f"<p>{FIRST}</p>{away}<i>{code}</i>{away}<p>{SECOND}</p>").text == f"{FIRST}\n\na mill\n\n{SECOND}"
+    for page in (f"<p>{FIRST}</p>{away}{code}", f"{code}{away}<p>{FIRST}</p>"):
+        assert extract(page).text == FIRST
 
 
 def test_a_page_for_browsers_without_scripts_is_read(keep_all: BlockEngine) -> None:

@@ -82,11 +82,12 @@ static bool may_join(const Page *page, const Block *block, float score, float li
     return (is_cell || is_item || is_sentence) && !is_menu && block->link_chars * 3 < block->chars && score >= limit - JOINED;
 }
 
-/* Keep code, lists, rows and sentences next to text that is kept: learned from long pages, the model takes some of them
-   for clutter. */
+/* Keep lists, rows and sentences next to text that is kept, and code between: learned from long pages, the model takes some
+   of them for clutter. */
 static void keep_neighbors(const Page *page, float *scores, float limit) {
     const Block *blocks = page->blocks;
-    int64_t last = -1;
+    int64_t last = -1, final = page->block_count - 1;
+    while (final >= 0 && scores[final] < limit) final--;
     for (int64_t k = 0, next; k < page->block_count; k = next) {
         int32_t element = whole(page, blocks[k].element);
         next = k + 1;
@@ -97,6 +98,7 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
             while (after < page->block_count && after < next + NEAR && scores[after] < limit) after++;
             bool joins = after < page->block_count && after < next + NEAR && is_near(page, own, blocks[after].element);
             joins |= last >= 0 && k - last <= NEAR && is_near(page, own, blocks[last].element);
+            joins |= blocks[k].pre && last >= 0 && k < final;
             for (int64_t i = k; joins && i < next; i++) scores[i] = limit;
         }
         if (scores[k] >= limit) last = next - 1;
@@ -121,18 +123,25 @@ static bool is_part(const Page *page, int32_t at) {
     return above(page, at, LI, LI) || above(page, at, TD, TH) || above(page, at, DT, DD);
 }
 
-/* Keep headings above text that is kept. In an article, they may be links, as names of products are: rather above text of
-   which the model is sure. */
+/* True for a heading or a term, and what is at most two levels below one. */
+static bool is_titled(const Page *page, int32_t at) {
+    for (int level = 0; level < NEAR && at > 0; level++, at = page->elements[at].parent)
+        if (is_heading(page->elements[at].tag) || page->elements[at].tag == DT) return true;
+    return false;
+}
+
+/* Keep headings and terms above text that is kept. In an article, they may be links, as names of products are: rather
+   above text of which the model is sure. */
 static void keep_headings(const Page *page, const Facts *facts, float *scores, float limit, bool is_long) {
     for (int64_t k = page->block_count - 2; k >= 0; k--) {
         const Block *block = &page->blocks[k];
-        bool is_link = block->link_chars * 3 >= block->chars;
-        if (!is_heading(page->elements[block->element].tag) || (is_link && !is_long)) continue;
+        bool is_link = block->link_chars * 3 >= block->chars, is_term = above(page, block->element, DT, DT) > 0;
+        if (!is_titled(page, block->element) || (is_link && !is_long)) continue;
         float least = is_link && scores[k + 1] < SURE_TEASER ? 1 : JOINED;
         if (scores[k] >= limit || scores[k] < limit - least || scores[k + 1] < limit) continue;
         uint8_t counts[PHRASES] = {0};
         if (is_link) read_hints(page, block, counts);
-        if (counts[W_RELATED] || (is_link && is_teaser(page, facts, block))) continue;
+        if (counts[W_RELATED] || (is_link && !is_term && is_teaser(page, facts, block))) continue;
         if (is_near(page, block->element, block[1].element)) scores[k] = limit;
     }
 }
@@ -145,13 +154,6 @@ static void keep_questions(const Page *page, const Facts *facts, float *scores, 
         if (block->link_chars * 3 >= block->chars || !is_near(page, block->element, block[1].element)) continue;
         if (group_of(facts, block_place(page, block))->questions >= FEW) scores[k] = limit;
     }
-}
-
-/* True for a heading, and what is at most two levels below one. */
-static bool is_titled(const Page *page, int32_t at) {
-    for (int level = 0; level < NEAR && at > 0; level++, at = page->elements[at].parent)
-        if (is_heading(page->elements[at].tag)) return true;
-    return false;
 }
 
 /* True for a caption, and what else belongs to a figure. */
