@@ -331,7 +331,15 @@ LIKELY = ALL._replace(leaf=np.array([2.0], np.float32))
 
 
 @pytest.mark.parametrize(
-    "pointer", ["Related article: <a href=/x>The story of the mill</a>", "<b>Read more:</b> <a href=/x>Every mill</a>"]
+    "pointer",
+    [
+        "Related article: <a href=/x>The story of the mill</a>",
+        "<b>Read more:</b> <a href=/x>Every mill</a>",
+        "&gt;&gt; <a href=/x>Must read: Every mill</a>",
+        "👉 <a href=/x>Read our full review of the mill</a>",
+        "(<a href=/x>The mill grinds again.</a>)",
+        "Also read:<p><a href=/x>The story of the mill</a><p><a href=/y>Another mill</a>",
+    ],
 )
 def test_lines_that_point_to_other_pages_are_dropped_from_an_article(pointer: str) -> None:
     page = f"{ARTICLE}<p>{pointer}</p><p>{FIRST} {SECOND}</p>"
@@ -339,6 +347,16 @@ def test_lines_that_point_to_other_pages_are_dropped_from_an_article(pointer: st
     assert "mill" in BlockEngine(LIKELY)(f"<p>{pointer}</p>").text.lower()  # all that the page has
     own = page.replace("href=/x", "href=#x")
     assert BlockEngine(LIKELY)(own).text != BlockEngine(LIKELY)(page).text  # a section of this page
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Also read: the mill", "<a href=/x>(The mill)</a>", "Get started: <p>Every mill", "Also: <a href=/x>A mill</a>",
+     f"Must read: <a href=/x>mill</a> {FIRST}", "&gt;&gt; <a href=/x>Reading our mill</a>"],
+)  # fmt: skip
+def test_lines_that_do_not_point_away_stay(line: str) -> None:
+    text = BlockEngine(LIKELY)(f"{ARTICLE}<p>{line}</p><p>{FIRST} {SECOND}</p>").text
+    assert "mill" in text.removeprefix(BlockEngine(LIKELY)(ARTICLE).text).removesuffix(f"{FIRST} {SECOND}")
 
 
 #: A model that is sure of sentences, drops labels, and keeps what has a heading without being sure of it.

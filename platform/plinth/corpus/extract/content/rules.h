@@ -254,15 +254,44 @@ static void drop_controls(const Page *page, float *scores, float limit) {
     }
 }
 
-/* Drop lines that point to other pages: "Related article:" with a link. */
+/* First words of lines that point to other pages, in lower case. */
+static const char *const POINTERS[] = {
+    "also check", "also read", "also see", "check out", "check price", "click here", "compare:", "don't miss", "don’t miss",
+    "find out more", "further reading", "get started:", "learn more", "must read", "must-read", "read about", "read also",
+    "read next", "read our", "read the full", "read:", "see more", "shop ", "visit our", "you may also", "you might also"};
+
+/* True if a text begins with the words of a pointer, after signs and character references. */
+static bool is_pointer(const uint8_t *text, int64_t size) {
+    int64_t from = 0;
+    for (bool is_name = false; from < size && from < POINTER_CHARS && (is_name || !is_letter(text[from])); from++)
+        is_name = text[from] == '&' || (is_name && text[from] != ';');
+    for (size_t k = 0; k < sizeof POINTERS / sizeof POINTERS[0]; k++)
+        if (equals(text + from, min_i64((int64_t)strlen(POINTERS[k]), size - from), POINTERS[k])) return true;
+    return false;
+}
+
+INLINE bool is_link_away(const Block *block) { return block->leads_away && block->link_chars * 2 > block->chars; }
+
+/* Drop lines that point to other pages: "Related article:" with a link, "Also read:" with links below it, and a sentence
+   in parentheses that is a link. */
 static void drop_pointers(const Page *page, const Facts *facts, float *scores, float limit) {
     if (teaser_share(page, facts, scores, limit) > FEW_TEASERS) return;
+    bool is_below = false;
     for (int64_t k = 0; k < page->block_count; k++) {
         const Block *block = &page->blocks[k];
-        if (scores[k] < limit || !block->leads_away || block->link_chars * 2 <= block->chars) continue;
+        const uint8_t *text = page->text + block->from;
+        int64_t size = block->to - block->from;
+        if (scores[k] < limit) continue;
+        if (!is_link_away(block)) {
+            bool is_above = k + 1 < page->block_count && scores[k + 1] >= limit && is_link_away(&block[1]);
+            is_below = is_above && size <= FRAGMENT_CHARS && text[size - 1] == ':' && is_pointer(text, size);
+            if (is_below) scores[k] = limit - 1;
+            continue;
+        }
         uint8_t counts[PHRASES] = {0};
-        text_hints(page->text + block->from, min_i64(block->to - block->from, POINTER_CHARS), counts);
-        if (counts[W_RELATED]) scores[k] = limit - 1;
+        text_hints(text, min_i64(size, POINTER_CHARS), counts);
+        bool is_aside = text[0] == '(' && text[size - 1] == ')' && block->stops && block->link_chars * 10 >= block->chars * 9;
+        if (is_below || is_aside || counts[W_RELATED] || is_pointer(text, size)) scores[k] = limit - 1;
     }
 }
 
