@@ -148,6 +148,8 @@ def test_numbers_are_those_that_a_browser_shows(extract: BlockEngine, markup: st
         ("one</br>two", ["one\ntwo"]),
         ("<h2>a<a href='#a'>#</a></h2><h2>b <a href=#b>&para;</a></h2>c<a href=#c>\uf0c1</a> d", ["a", "b", "c d"]),
         ("a<a href=#a>1</a> <a href=b>#</a> C<a href='#c'>#<b>7</b></a>", ["a1 # C#7"]),
+        ("<h2>a<a href='#sect'>#sect</a></h2><h2>b<a href='#c'>#d</a></h2>", ["a", "b#d"]),
+        ("<h2>a<i class='x mw-editsection'><i>[</i><a href=/e>edit</a>]</i></h2>b", ["a", "b"]),
         ("<pre><a class=lineno href=#1>1</a>x\n<a class=lineno href=#2>2</a>y</pre>", ["x\ny"]),
         ("<!-- a --!>b<!--!>c-->d<!--> e", ["bd e"]),
         ("<div>a <span hidden><p>no<span>no</span></p></span> b</div>c", ["a", "b", "c"]),
