@@ -31,6 +31,7 @@ from plinth.corpus.extract.content.risk import NAMES, inputs
 from plinth.corpus.extract.fallback import with_fallback
 from plinth.corpus.extract.page import Extract
 from plinth.corpus.extract.readable import readable_formulas
+from plinth.corpus.extract.streamed import in_place
 from plinth.corpus.extract.worker import engine
 from plinth.corpus.sources.codings import decode
 from plinth_text.arrays import F64, I64
@@ -56,7 +57,7 @@ def examples(folder: Path, engines: list[Extract]) -> tuple[F64, F64, I64]:
     for name, fails in verdicts():
         url = json.loads((folder / "dev" / "ground-truth" / f"{name}.json").read_text())["url"]
         html = decode(gzip.decompress((folder / "dev" / "html" / f"{name}.html.gz").read_bytes()), "", html=True)
-        content = engines[fold(url)](readable_formulas(html))
+        content = engines[fold(url)](readable_formulas(in_place(html)))
         rows.append((inputs(content.unsure, content.traits), fails, fold(url)))
     found, fails, folds = zip(*rows, strict=True)
     return np.array(found), np.array(fails, float), np.array(folds)

@@ -7,6 +7,7 @@
     content/       the engine `blocks`: blocks of text, and a small model that tells content from the rest
     fallback       the engine `blocks+trafilatura`: a slow engine for articles on which the fast engine is unsure
     readable       conversion of lists and formulas to text as a reader sees them
+    streamed       parts of a page that the server sends late, in the places that they are for
     pdf            text of PDF, page by page, by PDFium
     latex          text of LaTeX, with math and tables, by pylatexenc
     extractor      `Extractor`: sends batches of pages to the worker and receives the answers

@@ -28,6 +28,7 @@ from plinth.corpus.extract.page import (
     page_of,
 )
 from plinth.corpus.extract.readable import labels_in_place, readable_formulas, with_lists
+from plinth.corpus.extract.streamed import in_place
 from plinth.corpus.sources.codings import decode
 
 #: Distributions and own files that decide the text of each engine. Trafilatura falls back on jusText where it finds
@@ -52,7 +53,7 @@ def engine(name: str, model: Path | None = None) -> Extract:
     if name.startswith("blocks"):
         return _blocks(name, model)
     extract = _resiliparse() if name == "resiliparse" else _trafilatura()
-    return lambda html: extract(readable_formulas(html))
+    return lambda html: extract(readable_formulas(in_place(html)))
 
 
 def _blocks(name: str, model: Path | None) -> Extract:
@@ -61,7 +62,7 @@ def _blocks(name: str, model: Path | None) -> Extract:
 
     fast = BlockEngine(read_model(model) if model else default_model())
     extract = with_fallback(fast, _trafilatura()) if name.endswith("+trafilatura") else fast
-    return lambda html: extract(with_formulas(html))
+    return lambda html: extract(with_formulas(in_place(html)))
 
 
 def _resiliparse() -> Extract:

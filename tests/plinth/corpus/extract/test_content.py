@@ -148,6 +148,8 @@ def test_numbers_are_those_that_a_browser_shows(extract: BlockEngine, markup: st
         ("one</br>two", ["one\ntwo"]),
         ("<h2>a<a href='#a'>#</a></h2><h2>b <a href=#b>&para;</a></h2>c<a href=#c>\uf0c1</a> d", ["a", "b", "c d"]),
         ("a<a href=#a>1</a> <a href=b>#</a> C<a href='#c'>#<b>7</b></a>", ["a1 # C#7"]),
+        ("<h2>a<a href='#sect'>#sect</a></h2><h2>b<a href='#c'>#d</a></h2>", ["a", "b#d"]),
+        ("<h2>a<i class='x mw-editsection'><i>[</i><a href=/e>edit</a>]</i></h2>b", ["a", "b"]),
         ("<pre><a class=lineno href=#1>1</a>x\n<a class=lineno href=#2>2</a>y</pre>", ["x\ny"]),
         ("<!-- a --!>b<!--!>c-->d<!--> e", ["bd e"]),
         ("<div>a <span hidden><p>no<span>no</span></p></span> b</div>c", ["a", "b", "c"]),
@@ -221,6 +223,17 @@ def test_a_heading_stays_with_the_text_that_follows_it() -> None:
     assert extract(f"<h2>Mill</h2><p>{FIRST}</p><h2>Inn</h2>").text == f"Mill\n\n{FIRST}"
     assert extract(f"<h2>Mill</h2><h3>Inn</h3><p>{FIRST}</p>").text == f"Mill\n\nInn\n\n{FIRST}"
     assert extract(f"<h2>Mill</h2><div>Hints</div><p>{FIRST}</p>").text == FIRST
+    assert extract(f"<h2><b><div>Mill</div></b></h2><p>{FIRST}</p>").text == f"Mill\n\n{FIRST}"
+    terms = f"{ARTICLE}<dl><dt><a href=/m>Mill</a><dd>{FIRST}</dl>"
+    assert extract(terms).text.endswith(f"\n\nMill\n{FIRST}")
+
+
+def test_code_between_text_stays() -> None:
+    code, away = "<pre>a mill</pre>", 4 * "<div>More</div>"
+    extract = BlockEngine(SHORT_IS_CLUTTER)
+    assert extract(f"<p>{FIRST}</p>{away}<i>{code}</i>{away}<p>{SECOND}</p>").text == f"{FIRST}\n\na mill\n\n{SECOND}"
+    for page in (f"<p>{FIRST}</p>{away}{code}", f"{code}{away}<p>{FIRST}</p>"):
+        assert extract(page).text == FIRST
 
 
 def test_a_page_for_browsers_without_scripts_is_read(keep_all: BlockEngine) -> None:
@@ -320,7 +333,15 @@ LIKELY = ALL._replace(leaf=np.array([2.0], np.float32))
 
 
 @pytest.mark.parametrize(
-    "pointer", ["Related article: <a href=/x>The story of the mill</a>", "<b>Read more:</b> <a href=/x>Every mill</a>"]
+    "pointer",
+    [
+        "Related article: <a href=/x>The story of the mill</a>",
+        "<b>Read more:</b> <a href=/x>Every mill</a>",
+        "&gt;&gt; <a href=/x>Must read: Every mill</a>",
+        "👉 <a href=/x>Read our full review of the mill</a>",
+        "(<a href=/x>The mill grinds again.</a>)",
+        "Also read:<p><a href=/x>The story of the mill</a><p><a href=/y>Another mill</a>",
+    ],
 )
 def test_lines_that_point_to_other_pages_are_dropped_from_an_article(pointer: str) -> None:
     page = f"{ARTICLE}<p>{pointer}</p><p>{FIRST} {SECOND}</p>"
@@ -328,6 +349,16 @@ def test_lines_that_point_to_other_pages_are_dropped_from_an_article(pointer: st
     assert "mill" in BlockEngine(LIKELY)(f"<p>{pointer}</p>").text.lower()  # all that the page has
     own = page.replace("href=/x", "href=#x")
     assert BlockEngine(LIKELY)(own).text != BlockEngine(LIKELY)(page).text  # a section of this page
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Also read: the mill", "<a href=/x>(The mill)</a>", "Get started: <p>Every mill", "Also: <a href=/x>A mill</a>",
+     f"Must read: <a href=/x>mill</a> {FIRST}", "&gt;&gt; <a href=/x>Reading our mill</a>"],
+)  # fmt: skip
+def test_lines_that_do_not_point_away_stay(line: str) -> None:
+    text = BlockEngine(LIKELY)(f"{ARTICLE}<p>{line}</p><p>{FIRST} {SECOND}</p>").text
+    assert "mill" in text.removeprefix(BlockEngine(LIKELY)(ARTICLE).text).removesuffix(f"{FIRST} {SECOND}")
 
 
 #: A model that is sure of sentences, drops labels, and keeps what has a heading without being sure of it.
@@ -401,6 +432,28 @@ def test_questions_above_answers_stay_in_any_script(question: str) -> None:
     page = "".join(f"<div>{question}</div><p>{text}</p>" for text in (FIRST, SECOND, THIRD))
     assert BlockEngine(SHORT_IS_CLUTTER)(page).text.count(question) == 3
     assert question not in BlockEngine(SHORT_IS_CLUTTER)(page.replace("<p>", "<div>").replace(question, "x", 2)).text
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("<h3><a href=/{x}>Mill {x}</a></h3><div><div>Price</div></div>", True),
+        ("<h3><div>Mill {x}</div></h3><div><div>Price</div></div>", True),
+        ("<div><div>Mill {x}</div></div>", True),
+        ("<h3><a href=/{x}>Mill</a></h3><div><div>Price</div></div>", False),
+        ("<h3><a href=/{x}>Related mill {x}</a></h3><div><div>Price</div></div>", False),
+        ("<figure><h3>Mill {x}</h3></figure><div><div>Price</div></div>", False),
+        ("<div><div><a href=/{x}>Mill {x}</a></div></div>", False),
+        ("<div><div>{x}: 19. 8. 2019</div></div>", False),
+    ],
+)
+def test_names_above_texts_of_their_own_stay(name: str, kept: bool) -> None:
+    entries = [f"{name.format(x=x)}<p>{text}</p>" for x, text in zip("ABC", (FIRST, SECOND, THIRD), strict=True)]
+    text = BlockEngine(LONG_BLOCKS)(f"<article>{ARTICLE}{''.join(entries)}</article>").text
+    assert [line for line in text.split("\n\n")[4:] if len(line) < 60] == kept * ["Mill A", "Mill B", "Mill C"]
+    for fewer in (entries[:2], [*entries, *(name.format(x=x) for x in "DEF")]):
+        text = BlockEngine(LONG_BLOCKS)(f"<article>{ARTICLE}{''.join(fewer)}</article>").text
+        assert not any(len(line) < 60 for line in text.split("\n\n"))
 
 
 CELLS = "<tr><td>Rye<td>12<tr><td>Oats<td>7"

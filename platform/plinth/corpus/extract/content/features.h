@@ -8,7 +8,8 @@ enum { FEATURES = 201, FEW = 3, LEVELS = 5, NEIGHBORS = 3, FAR = 12, NEAR_TEXT =
 /* Sums over the blocks, or over the elements, at one place of the page's structure. */
 typedef struct {
     uint64_t place;
-    int32_t count, first, last;
+    int32_t count, first, last, next, led, same; /* `next` to `hash`: of `keep_names` */
+    uint64_t hash;
     double chars, link_chars, prose, stops, digits, repeats, blocks, linked_titles, questions, kept;
 } Group;
 

@@ -26,6 +26,7 @@ from plinth.corpus.extract.content.learner import BlockReader, covers, labels, l
 from plinth.corpus.extract.fallback import AGREEMENT, agreement
 from plinth.corpus.extract.page import HEAD_CHARACTERS, page_of
 from plinth.corpus.extract.readable import readable_formulas
+from plinth.corpus.extract.streamed import in_place
 from plinth.corpus.extract.worker import engine, set_limits
 from plinth.corpus.sources.codings import decode
 from plinth_text.arrays import F32, F64
@@ -152,7 +153,7 @@ def agreement_of(answer: bytes) -> tuple[str, PageAgreement | None]:
 
 def _lesson(html: str, text: str, default: str, read: BlockReader) -> tuple[str, Lesson]:
     """Return the outcome and the lesson of a page, by the texts of the teacher and of the default model."""
-    blocks, outcome = read(readable_formulas(html)), teachable(html, text, default)
+    blocks, outcome = read(readable_formulas(in_place(html))), teachable(html, text, default)
     shares = labels(blocks.texts, text)
     if outcome == TAUGHT and not covers(blocks.texts, shares, text):
         outcome = NOT_COVERED

@@ -20,6 +20,8 @@ static const Hint KIND_WORDS[] = {
 
 /* Classes under which style sheets place the children of an element side by side, or below each other. */
 static const char *const PLACED[] = {"flex", "d-flex", "inline-flex", "grid", "d-grid"};
+/* Class of the link "[edit]" that MediaWiki puts into headings. */
+static const char *const UNSEEN[] = {"mw-editsection"};
 
 /* An element, and sums over its text and that of its descendants. */
 typedef struct {
@@ -74,6 +76,7 @@ typedef struct {
     int64_t gutter_from, gutter_name_size; /* an inline element that may be a line number, or a heading's link to itself */
     const uint8_t *gutter_name;
     bool is_link_to_self;
+    Name target; /* of the link to itself */
     Name inlines[INLINES]; /* open labels and custom elements amid a sentence */
     int inlined, inlined_depth;
     const uint8_t *line_name;   /* an inline element that is displayed as a line of its own */
@@ -88,6 +91,7 @@ typedef struct {
 typedef struct {
     uint32_t hints, kinds;
     uint64_t first_class;
+    Name target; /* of a link */
     const uint8_t *content;
     int64_t content_size;
     bool hidden, undisplayed, unseen, displayed, placed, gutter, permalink, link, reversed, has_number, is_kind, is_published, is_generator, is_site_name, is_address, is_data, empty;
@@ -378,13 +382,13 @@ static bool read_integer(const uint8_t *text, int64_t size, int32_t *number) {
     return i > from;
 }
 
-/* True for the text of a link from a heading to itself. */
-static bool is_permalink(const uint8_t *text, int64_t size) {
+/* True for the text of a link from a heading to itself: a sign, or where it leads. */
+static bool is_permalink(const uint8_t *text, int64_t size, Name target) {
     static const char *const signs[] = {"#", "¶", "&para;", "&#182;", "&#xb6;", "🔗", "\xEF\x83\x81"}; /* the last is an icon */
     while (size && is_space(*text)) text++, size--;
     for (size_t k = 0; k < sizeof signs / sizeof signs[0]; k++)
         if (equals(text, size, signs[k])) return true;
-    return false;
+    return size == target.size && !memcmp(text, target.at, (size_t)size);
 }
 
 /* Kind of numbers in a `list-style` property; 0 if there is none. */
@@ -458,6 +462,7 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
                 found->first_class = first_word(value, length);
                 found->gutter |= has_word(value, length, GUTTERS, sizeof GUTTERS / sizeof GUTTERS[0]);
                 found->placed |= has_word(value, length, PLACED, sizeof PLACED / sizeof PLACED[0]);
+                found->hidden |= has_word(value, length, UNSEEN, sizeof UNSEEN / sizeof UNSEEN[0]);
             } else if (tag == META && equals(name, size, "content")) {
                 found->content = value;
                 found->content_size = length;
@@ -473,6 +478,7 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
                 found->content = value;
                 found->content_size = length;
                 found->permalink = tag == A && length > 1 && value[0] == '#';
+                found->target = (Name){value, length};
             }
             if (equals(name, size, "hidden")) found->hidden = true;
             break;
@@ -666,6 +672,7 @@ static void start_inline(Reader *reader, int tag, const uint8_t *name, int64_t s
         reader->gutter_from = reader->page->size;
         reader->before_gutter = reader->block;
         reader->is_link_to_self = !found->gutter;
+        reader->target = found->target;
         reader->gutter_name = name;
         reader->gutter_name_size = size;
     }
@@ -692,7 +699,7 @@ static void end_inline(Reader *reader, int tag, const uint8_t *name, int64_t siz
     Page *page = reader->page;
     const uint8_t *text = page->text + reader->gutter_from;
     int64_t length = page->size - reader->gutter_from;
-    if (reader->open && (reader->is_link_to_self ? is_permalink(text, length) : only_digits(text, 0, length))) {
+    if (reader->open && (reader->is_link_to_self ? is_permalink(text, length, reader->target) : only_digits(text, 0, length))) {
         page->size = reader->gutter_from;
         reader->block = reader->before_gutter;
     }

@@ -10,7 +10,7 @@
    of the text; a paragraph of calls at the end has at most CALL_CHARS characters, all of them have CALL_SPAN for
    each call and at most FEW_CALLS of the text. A table that is kept amid text has FEW_CELLS at least. The words of a
    pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
-   without spaces, a sentence is a single word. */
+   without spaces, a sentence is a single word. A name has at most NAME_CHARS; LED of those at its place are above text. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
@@ -20,8 +20,9 @@
 #define FEW_ISLANDS 0.34
 #define FEW_CALLS 0.15
 #define ALIKE 0.2
+#define LED 0.9
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16 };
-enum { FEW_CELLS = 4, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700, CALL_SPAN = 140 };
+enum { NAME_CHARS = 120, FEW_CELLS = 4, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700, CALL_SPAN = 140 };
 
 /* Nearest element from `at` upward with this tag, or 0. */
 static int32_t above(const Page *page, int32_t at, int a, int b) {
@@ -81,11 +82,12 @@ static bool may_join(const Page *page, const Block *block, float score, float li
     return (is_cell || is_item || is_sentence) && !is_menu && block->link_chars * 3 < block->chars && score >= limit - JOINED;
 }
 
-/* Keep code, lists, rows and sentences next to text that is kept: learned from long pages, the model takes some of them
-   for clutter. */
+/* Keep lists, rows and sentences next to text that is kept, and code between: learned from long pages, the model takes some
+   of them for clutter. */
 static void keep_neighbors(const Page *page, float *scores, float limit) {
     const Block *blocks = page->blocks;
-    int64_t last = -1;
+    int64_t last = -1, final = page->block_count - 1;
+    while (final >= 0 && scores[final] < limit) final--;
     for (int64_t k = 0, next; k < page->block_count; k = next) {
         int32_t element = whole(page, blocks[k].element);
         next = k + 1;
@@ -96,6 +98,7 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
             while (after < page->block_count && after < next + NEAR && scores[after] < limit) after++;
             bool joins = after < page->block_count && after < next + NEAR && is_near(page, own, blocks[after].element);
             joins |= last >= 0 && k - last <= NEAR && is_near(page, own, blocks[last].element);
+            joins |= blocks[k].pre && last >= 0 && k < final;
             for (int64_t i = k; joins && i < next; i++) scores[i] = limit;
         }
         if (scores[k] >= limit) last = next - 1;
@@ -106,18 +109,39 @@ static void read_hints(const Page *page, const Block *block, uint8_t *counts) {
     text_hints(page->text + block->from, min_i64(block->to - block->from, NEAR_TEXT), counts);
 }
 
-/* Keep headings above text that is kept. In an article, they may be links, as names of products are: rather above text of
-   which the model is sure. */
+/* True for a text that has words of boilerplate. */
+static bool has_hints(const Page *page, const Block *block) {
+    uint8_t counts[PHRASES] = {0};
+    read_hints(page, block, counts);
+    for (int group = 0; group < PHRASES; group++)
+        if (counts[group]) return true;
+    return false;
+}
+
+/* True for an item, a cell, a term, and what is in one. */
+static bool is_part(const Page *page, int32_t at) {
+    return above(page, at, LI, LI) || above(page, at, TD, TH) || above(page, at, DT, DD);
+}
+
+/* True for a heading or a term, and what is at most two levels below one. */
+static bool is_titled(const Page *page, int32_t at) {
+    for (int level = 0; level < NEAR && at > 0; level++, at = page->elements[at].parent)
+        if (is_heading(page->elements[at].tag) || page->elements[at].tag == DT) return true;
+    return false;
+}
+
+/* Keep headings and terms above text that is kept. In an article, they may be links, as names of products are: rather
+   above text of which the model is sure. */
 static void keep_headings(const Page *page, const Facts *facts, float *scores, float limit, bool is_long) {
     for (int64_t k = page->block_count - 2; k >= 0; k--) {
         const Block *block = &page->blocks[k];
-        bool is_link = block->link_chars * 3 >= block->chars;
-        if (!is_heading(page->elements[block->element].tag) || (is_link && !is_long)) continue;
+        bool is_link = block->link_chars * 3 >= block->chars, is_term = above(page, block->element, DT, DT) > 0;
+        if (!is_titled(page, block->element) || (is_link && !is_long)) continue;
         float least = is_link && scores[k + 1] < SURE_TEASER ? 1 : JOINED;
         if (scores[k] >= limit || scores[k] < limit - least || scores[k + 1] < limit) continue;
         uint8_t counts[PHRASES] = {0};
         if (is_link) read_hints(page, block, counts);
-        if (counts[W_RELATED] || (is_link && is_teaser(page, facts, block))) continue;
+        if (counts[W_RELATED] || (is_link && !is_term && is_teaser(page, facts, block))) continue;
         if (is_near(page, block->element, block[1].element)) scores[k] = limit;
     }
 }
@@ -129,6 +153,43 @@ static void keep_questions(const Page *page, const Facts *facts, float *scores, 
         if (scores[k] >= limit || scores[k] < limit - HOPELESS || scores[k + 1] < limit || !is_question(page, block)) continue;
         if (block->link_chars * 3 >= block->chars || !is_near(page, block->element, block[1].element)) continue;
         if (group_of(facts, block_place(page, block))->questions >= FEW) scores[k] = limit;
+    }
+}
+
+/* True for a caption, and what else belongs to a figure. */
+static bool is_caption(const Page *page, int32_t at) {
+    for (int level = 0; level < NEAR && at > 0; level++, at = page->elements[at].parent)
+        if (page->elements[at].tag == FIGURE || page->elements[at].tag == FIGCAPTION || page->elements[at].hints >> H_CAPTION & 1) return true;
+    return false;
+}
+
+/* True for a text that may name the text `gap` blocks below it: a heading, or a few words. */
+static bool may_name(const Page *page, const Block *block, float score, float limit, int64_t gap) {
+    if (block->chars > NAME_CHARS || block->pre || score < limit - NAMED || is_caption(page, block->element)) return false;
+    if (has_hints(page, block)) return false;
+    if (is_titled(page, block->element)) return true;
+    if (is_part(page, block->element) || block->link_chars * 3 >= block->chars || gap > 2) return false;
+    return !block->stops && block->digits * 5 <= block->chars && score >= limit - 1;
+}
+
+/* Keep names: texts at a place of the page's structure where nearly all differ and are above kept text of their own. */
+static void keep_names(const Page *page, const Facts *facts, float *scores, float limit) {
+    for (int pass = 0; pass < 2; pass++) {
+        int64_t kept = page->block_count + FAR, prose = kept;
+        for (int64_t k = page->block_count - 1; k >= 0; k--) {
+            const Block *block = &page->blocks[k];
+            Group *group = group_of(facts, block_place(page, block));
+            bool leads = prose < (group->next > k ? group->next : k + 2 * FAR);
+            group->next = (int32_t)k;
+            group->led += !pass && leads;
+            group->same += !pass && group->hash == block->hash;
+            group->hash = block->hash;
+            bool is_led = leads && group->count >= FEW && group->led >= LED * group->count && group->same * 4 <= group->count;
+            if (pass && is_led && scores[k] < limit && may_name(page, block, scores[k], limit, kept - k)) scores[k] = limit;
+            if (scores[k] < limit) continue;
+            kept = k;
+            if (is_prose(block)) prose = k;
+        }
     }
 }
 
@@ -170,11 +231,7 @@ static void fill_gaps(const Page *page, float *scores, float limit) {
         bool is_amid = above_it->parent == own->parent && below_it->parent == own->parent;
         is_amid |= above_it->place == own->place && below_it->place == own->place;
         if (!is_amid || block->chars > GAP_CHARS || !is_prose(&block[1])) continue;
-        uint8_t counts[PHRASES] = {0};
-        read_hints(page, block, counts);
-        int found = 0;
-        for (int group = 0; group < PHRASES; group++) found += counts[group];
-        if (!found) scores[k] = limit;
+        if (!has_hints(page, block)) scores[k] = limit;
     }
 }
 
@@ -197,15 +254,44 @@ static void drop_controls(const Page *page, float *scores, float limit) {
     }
 }
 
-/* Drop lines that point to other pages: "Related article:" with a link. */
+/* First words of lines that point to other pages, in lower case. */
+static const char *const POINTERS[] = {
+    "also check", "also read", "also see", "check out", "check price", "click here", "compare:", "don't miss", "don’t miss",
+    "find out more", "further reading", "get started:", "learn more", "must read", "must-read", "read about", "read also",
+    "read next", "read our", "read the full", "read:", "see more", "shop ", "visit our", "you may also", "you might also"};
+
+/* True if a text begins with the words of a pointer, after signs and character references. */
+static bool is_pointer(const uint8_t *text, int64_t size) {
+    int64_t from = 0;
+    for (bool is_name = false; from < size && from < POINTER_CHARS && (is_name || !is_letter(text[from])); from++)
+        is_name = text[from] == '&' || (is_name && text[from] != ';');
+    for (size_t k = 0; k < sizeof POINTERS / sizeof POINTERS[0]; k++)
+        if (equals(text + from, min_i64((int64_t)strlen(POINTERS[k]), size - from), POINTERS[k])) return true;
+    return false;
+}
+
+INLINE bool is_link_away(const Block *block) { return block->leads_away && block->link_chars * 2 > block->chars; }
+
+/* Drop lines that point to other pages: "Related article:" with a link, "Also read:" with links below it, and a sentence
+   in parentheses that is a link. */
 static void drop_pointers(const Page *page, const Facts *facts, float *scores, float limit) {
     if (teaser_share(page, facts, scores, limit) > FEW_TEASERS) return;
+    bool is_below = false;
     for (int64_t k = 0; k < page->block_count; k++) {
         const Block *block = &page->blocks[k];
-        if (scores[k] < limit || !block->leads_away || block->link_chars * 2 <= block->chars) continue;
+        const uint8_t *text = page->text + block->from;
+        int64_t size = block->to - block->from;
+        if (scores[k] < limit) continue;
+        if (!is_link_away(block)) {
+            bool is_above = k + 1 < page->block_count && scores[k + 1] >= limit && is_link_away(&block[1]);
+            is_below = is_above && size <= FRAGMENT_CHARS && text[size - 1] == ':' && is_pointer(text, size);
+            if (is_below) scores[k] = limit - 1;
+            continue;
+        }
         uint8_t counts[PHRASES] = {0};
-        text_hints(page->text + block->from, min_i64(block->to - block->from, POINTER_CHARS), counts);
-        if (counts[W_RELATED]) scores[k] = limit - 1;
+        text_hints(text, min_i64(size, POINTER_CHARS), counts);
+        bool is_aside = text[0] == '(' && text[size - 1] == ')' && block->stops && block->link_chars * 10 >= block->chars * 9;
+        if (is_below || is_aside || counts[W_RELATED] || is_pointer(text, size)) scores[k] = limit - 1;
     }
 }
 
@@ -215,8 +301,7 @@ INLINE bool same_text(const Page *page, const Block *a, const Block *b) {
 
 /* True for a few words that are not an item, a cell, a term or code. */
 static bool is_label(const Page *page, const Block *block) {
-    bool is_part = above(page, block->element, LI, LI) || above(page, block->element, TD, TH) || above(page, block->element, DT, DD);
-    return block->words <= 3 && block->chars <= FRAGMENT_CHARS && !block->stops && !block->pre && !is_part;
+    return block->words <= 3 && block->chars <= FRAGMENT_CHARS && !block->stops && !block->pre && !is_part(page, block->element);
 }
 
 /* Drop labels that label nothing: the same words twice in a row, and wherever else they are. */
