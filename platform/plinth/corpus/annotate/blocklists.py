@@ -21,7 +21,7 @@ from plinth.corpus.sources.parameters import Matching
 from plinth.records import Frozen, internal
 from plinth.text import domain, domains, host
 
-# Rules on the address of a document: blocked domains and addresses, words in the address, reputation.
+# Rules on the address of a document: blocked domains and addresses, words in the address, reputation, pages of lists.
 #
 # RefinedWeb (Penedo et al. 2023, section G.1) blocks listed domains, and pages whose address contains a strictly banned
 # substring, one hard word, or two soft words. datatrove publishes the rules; unlike datatrove, this code ignores case.
@@ -46,7 +46,14 @@ URL_SCHEMA = pa.schema(
         pa.field("sub_words", pa.int16(), nullable=False),
         pa.field("reputation", pa.float32()),  # null for unlisted hosts
         pa.field("list", pa.string()),  # file of the first rule that matches, for the audit trail
+        pa.field("listing", pa.bool_(), nullable=False),
     ]
+)
+#: Addresses of pages that list articles: of a tag, an author, a month. WordPress's forms, which most programs share.
+LISTING = re.compile(
+    r"""(?: /page/?\d+ | /(?:tags?|category|categories|authors?|label)/[^/?#]+ | /(?:19|20)\d\d(?:/\d\d?){0,2} )
+        /? (?:index\.\w+)? (?:[?#].*)? $ | [?&](?:paged|cat|tag)=""",
+    re.IGNORECASE | re.VERBOSE,
 )
 ROLES = ("domains", "urls", "hard_words", "soft_words", "sub_words", "reputation")
 SPLIT = re.compile(r"[^a-z0-9]+")
@@ -141,7 +148,10 @@ def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
     blocked = _longest(names, rules.domains)
     scores = _longest(names, rules.reputation)
     urls = rules.urls.values([address(uri) for uri in uris] if len(rules.urls) else [""] * len(uris))
-    rows = [_judge(uri, rules, *known) for uri, *known in zip(uris, blocked, urls, scores, strict=True)]
+    rows = [
+        (*_judge(uri, rules, *known), LISTING.search(uri) is not None)
+        for uri, *known in zip(uris, blocked, urls, scores, strict=True)
+    ]
     columns = [[row[i] for row in rows] for i in range(len(URL_SCHEMA))]
     return pa.record_batch(
         [pa.array(column, one.type) for column, one in zip(columns, URL_SCHEMA, strict=True)], schema=URL_SCHEMA
@@ -202,8 +212,9 @@ def _resources(params: Any) -> tuple[str, ...]:
 
 URL = Annotator(
     name="url",
-    version="3",
-    description="Matches of a document's address in lists of domains, addresses and words; reputation of its host.",
+    version="4",
+    description="Matches of a document's address in lists of domains, addresses and words; reputation of its host; "
+    "whether it is the address of a page that lists articles.",
     source="RefinedWeb (Penedo et al. 2023), appendix G.1; datatrove's URLFilter.",
     params=UrlParams,
     schema=URL_SCHEMA,

@@ -15,6 +15,7 @@ matches with probability G / 2^64, which is 5e-12 for a hundred million n-grams.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ from plinth_text.similarity import word_positions
 from plinth_text.words import HashLookup, ngram_hashes
 
 ASSET = "contamination"
-VERSION = "2"
+VERSION = "3"
 
 #: `overlap` and `matched` (n-grams, repeats counted) are null for documents that training would not see anyway;
 #: `contaminated` documents are dropped, of others the matches are cut.
@@ -302,9 +303,13 @@ def _edit(start: int, end: int) -> dict[str, int | str]:
 #
 # Every match is removed with 200 characters on both sides; what is left between the matches are pieces. A piece of
 # fewer than 200 characters is removed too; a document that falls into more than 10 pieces is dropped. Here a cut is
-# widened to the next white space, so that no half word stays, and the pieces stay one document, an empty line apart.
+# widened to the end of a sentence or a line, or to white space if none is near, so that no piece begins or ends amid a
+# sentence, and the pieces stay one document, an empty line apart.
 
 WINDOW, LEAST_PIECE, MOST_PIECES = 200, 200, 10
+#: Most characters by which a cut is widened to the end of a sentence.
+NEAR = 300
+_END = re.compile(r"[.!?…]['\"”’)\]]*(?=\s)|[。！？]|\n")
 REASON, SEAM = "contaminated", "\n\n"
 
 Span = tuple[int, int]
@@ -331,11 +336,16 @@ def cuts(text: str, matches: Iterable[Span]) -> list[Span] | None:
 
 def _widened(text: str, start: int, end: int) -> Span:
     start, end = max(0, start), min(len(text), end)
-    while start > 0 and not text[start - 1].isspace():
-        start -= 1
-    while end < len(text) and not text[end].isspace():
-        end += 1
-    return start, end
+    before = [found.end() for found in _END.finditer(text, max(0, start - NEAR), start)]
+    after = _END.search(text, end, end + NEAR)
+    return before[-1] if before else _outward(text, start, -1), after.end() if after else _outward(text, end, 1)
+
+
+def _outward(text: str, at: int, step: int) -> int:
+    """Return the next place outside of a word, before or after a place in a text."""
+    while 0 < at < len(text) and not text[at - (step < 0)].isspace():
+        at += step
+    return at
 
 
 def _joined_spans(spans: Iterable[Span]) -> Iterator[Span]:

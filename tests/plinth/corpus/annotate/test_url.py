@@ -75,6 +75,29 @@ def test_each_list(tmp_path: Path, uri: str, column: str, value: object, named: 
     assert row["list"] == named
 
 
+@pytest.mark.parametrize(
+    ("uri", "listing"),
+    [
+        ("https://a.example/tag/mills/", True),
+        ("https://a.example/category/mills/page/2/", True),
+        ("https://a.example/blog/page12/index.html", True),
+        ("https://a.example/Author/ann?sort=old", True),
+        ("https://a.example/search/label/mills#top", True),
+        ("https://a.example/2019/04/", True),
+        ("https://a.example/?cat=3", True),
+        ("https://a.example/category/mills/the-old-mill", False),
+        ("https://a.example/2019/04/the-old-mill", False),
+        ("https://a.example/thread/7?page=2", False),
+        ("https://a.example/the-year/1984x", False),
+        ("https://a.example/tag", False),
+        ("", False),
+    ],
+)
+def test_pages_that_list_articles_have_addresses_of_their_own(tmp_path: Path, uri: str, listing: bool) -> None:
+    (row,) = judged(rules(tmp_path), uri)
+    assert row["listing"] == listing
+
+
 @pytest.mark.parametrize("listed", ["bücher.example", "xn--bcher-kva.example", "WWW.BÜCHER.example."])
 @pytest.mark.parametrize(
     "uri",

@@ -511,6 +511,25 @@ def test_labels_that_label_nothing_are_dropped(label: str, between: str, count: 
     assert text.endswith(FIRST)
 
 
+@pytest.mark.parametrize(
+    ("below", "kept"),
+    [
+        ("<h3>2 Comments</h3><ol class=comments><li>{}</ol>", False),
+        ("<h2 id=comments>Replies to “The mill”</h2><div><p>{}</p></div>", False),
+        ("<h2>Comments</h2><h3>Ann</h3><div class=comment-body>{}</div>", False),
+        ("<h2>Comments</h2><div class=comment>A comment.</div><h2>Notes</h2><p>{}</p>", True),
+        ("<h2>Comments</h2><p>{}</p>", True),
+        ("<h2>Commentary</h2><p class=comment>{}</p>", True),
+    ],
+)
+def test_comments_below_an_article_are_dropped(keep_all: BlockEngine, below: str, kept: bool) -> None:
+    text = "I knew the keeper when he was young, and he never weighed a sack twice."
+    page = f"<article>{ARTICLE}{SECOND}</article>{below.format(text)}"
+    assert (text in keep_all(page).text) == kept
+    assert keep_all(f"<html><body class=bbpress>{page}").text.endswith(text)
+    assert text in keep_all(f"<p>{FIRST}</p>{below.format(text)}").text
+
+
 CALL = "Sign up for the newsletter."
 OURS = "We grind, and you bake with our flour: ask us."
 PLUG = "Acme Mills grind for you."

@@ -166,3 +166,16 @@ def test_gpt3s_rule_by_hand(length: int, matches: list[tuple[int, int]], expecte
         for (start, end), (least, most) in zip(found, expected, strict=True):
             assert start in (least, least - 1, least + 1)
             assert end in (most, most + 1, most - 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("The mill is old. ", " and new. "), ("The mill is “old.”\n", " Is it? "), ("水車は古い。", "と言う。")],
+)
+def test_a_cut_ends_where_a_sentence_ends(before: str, after: str) -> None:
+    lead, rest = 40 * "So it goes. ", "And on it goes. " * 40
+    text = f"{lead}{before}{'he says ' * 30}{'leak ' * 13}{'she says ' * 30}{after}{rest}"
+    at = text.index("leak")
+    ((start, end),) = cuts(text, [(at, at + 13 * 5)]) or [(0, 0)]
+    assert text[:start].strip() == f"{lead}{before}".strip()
+    assert text[end:].strip() == rest.strip()

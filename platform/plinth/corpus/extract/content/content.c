@@ -189,6 +189,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         drop_controls(&page, scores, limit);
         drop_labels(&page, scores, limit);
         drop_pointers(&page, &facts, scores, limit);
+        if (!is_forum) drop_comments(&page, first_scores, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_islands(&page, first_scores, scores, limit);
         if (sure >= ARTICLE_CHARS) {
             keep_tables(&page, scores, limit);

@@ -411,6 +411,43 @@ static void drop_islands(const Page *page, const float *first, float *scores, fl
     }
 }
 
+/* True for an element that, or one above it, says by its classes that it has comments. */
+static bool is_in_comments(const Page *page, int32_t at) {
+    while (at > 0 && !(page->elements[at].hints >> H_COMMENT & 1)) at = page->elements[at].parent;
+    return at > 0;
+}
+
+/* True for a heading of comments below an article: "3 Comments", "Replies to ...", if elements say so, too. */
+static bool begins_comments(const Page *page, int64_t k) {
+    static const char *const words[] = {"comment", "comments", "reply", "replies", "response", "responses", "reactions", "thoughts", "discussion",
+                                        "commentaires", "comentarios", "coment\xC3\xA1rios", "commenti", "kommentare", "antworten", "reacties"};
+    const Block *block = &page->blocks[k];
+    const uint8_t *at = page->text + block->from, *end = page->text + block->to, *from;
+    if (!is_heading(page->elements[block->element].tag)) return false;
+    while (at < end && (is_digit(*at) || strchr(" (,", *at))) at++;
+    for (from = at; at < end && in_word(*at);) at++;
+    bool is_one = false;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) is_one |= equals(from, at - from, words[i]);
+    if (!is_one) return false;
+    for (int64_t i = k; i < min_i64(k + NEAR, page->block_count); i++)
+        if (is_in_comments(page, page->blocks[i].element)) return true;
+    return false;
+}
+
+/* Drop comments below an article: from their heading to the next of its level. `first`: scores before any rule changed
+   them; comments are no doubt. */
+static void drop_comments(const Page *page, float *first, float *scores, float limit) {
+    int level = 0;
+    double kept = 0;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        int tag = page->elements[page->blocks[k].element].tag;
+        if (level && is_heading(tag) && tag <= level) level = 0;
+        if (!level && kept >= LITTLE_CHARS && begins_comments(page, k)) level = tag;
+        if (level) first[k] = scores[k] = limit - HOPELESS;
+        else kept += scores[k] >= limit ? page->blocks[k].chars : 0;
+    }
+}
+
 /* Drop the end of an article if it only asks the reader to buy, subscribe or comment, or speaks of the author: from a
    heading, a gap or a paragraph of several calls on. */
 static void drop_calls(const Page *page, float *scores, float limit) {
