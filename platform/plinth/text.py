@@ -1,4 +1,4 @@
-"""Display of untrusted text in terminals and Markdown, counts in words, and canonical host names.
+"""Display of untrusted text in terminals and Markdown, counts in words, canonical host names, ends of sentences.
 
 Kernels over text are in `plinth_text`.
 """
@@ -177,3 +177,23 @@ def _base(part: str) -> int:
     if part.startswith("0x"):
         return int(part[2:] or "0", 16)
     return int(part, 8) if len(part) > 1 and part[0] == "0" else int(part)
+
+
+_END = r"(?:[.!?…]['\"”’)\]]*(?=\s|\Z)|[。！？]|\n)\s*"
+#: End of a sentence or of a line, with the white space after it.
+SENTENCE_END = re.compile(_END)
+_ENDS = re.compile(rf"{_END}\Z")
+#: Code points in which the end of a sentence is searched.
+NEAR_END = 300
+
+
+def sentences(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the place of the whole sentences of a span. If no sentence ends near its start or end, that one stays."""
+    low, high = start, end
+    if start > 0 and not _ENDS.search(text[max(0, start - 20) : start]):
+        first = SENTENCE_END.search(text, start, min(end, start + NEAR_END))
+        low = first.end() if first else start
+    if end < len(text) and not _ENDS.search(text[max(0, end - 20) : end]):
+        ends = [found.end() for found in SENTENCE_END.finditer(text, max(start, end - NEAR_END), end)]
+        high = ends[-1] if ends else end
+    return low, max(low, high)

@@ -101,7 +101,7 @@ class Remainder(Frozen):
         description="Minimum number of words after cuts; documents with fewer words are dropped.",
     )
     min_share: float = internal(
-        0.2,
+        0.5,
         ge=0,
         le=1,
         description="Minimum share of a document's characters that must remain after cuts; other documents are "
@@ -121,7 +121,7 @@ class LineParameters(Remainder):
         description="Documents among which copies of a line are counted. `domain`: documents whose URI has the same "
         "host; documents without a host are counted by bucket.",
     )
-    max_documents: int = internal(
+    max_documents: int = Field(
         1,
         ge=1,
         description="Maximum number of documents in which a line may occur; lines in more documents are cut.",

@@ -7,8 +7,9 @@
 A word is cut if it is in a window of n words that occurred earlier, in the order of bucket, part, row and word.
 Therefore the first occurrence of every repeated passage is kept. Lee et al. 2022 find the same passages with a suffix
 array over the whole corpus in memory. This stage needs no more memory than one part or one range of keys. Words are
-compared in lower case and without punctuation. A cut consists of whole words and the punctuation attached to them, and
-is measured in code points. Text that earlier stages cut is ignored.
+compared in lower case and without punctuation. A cut begins and ends with a sentence, so that what is left reads on, or
+with a word if no sentence of the passage ends near; the punctuation attached to it goes, too. It is measured in code
+points. Text that earlier stages cut is ignored.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from plinth.corpus.sidecars import Slot, SlotNumbers, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
+from plinth.text import sentences
 from plinth_text.arrays import U64
 from plinth_text.similarity import WordPositions, word_positions
 
@@ -140,6 +142,8 @@ class _Cuts:
         self.words, self.characters = runs[0]["words"], runs[0]["characters"]
         known = 0  # words are cut up to here
         for run in runs:
+            if run["start_cp"] == run["end_cp"]:
+                continue  # parts of two sentences
             span = [run[name] for name in ("start_cp", "end_cp", "start_byte", "end_byte")]
             end = run["word"] + run["length"]
             self.words -= max(0, end - max(known, run["word"]))
@@ -174,7 +178,7 @@ def _marks(cuts: list[_Cuts]) -> edits.Marks:
 # So hash collisions of windows cut nothing: cut passages are compared by the SHA-256 of their words. Only `passages`
 # reads text, only of documents with spans, and independently of other parts.
 
-VERIFY_VERSION = "2"
+VERIFY_VERSION = "3"
 
 #: Runs of (row, word, length); of (document, word, length, document and word that repeat it); of (document, word,
 #: halves of the digest of what it repeats).
@@ -320,8 +324,10 @@ def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int,
         *inner,
         int(words.start_cp[last + 1]) if last + 1 < words.start_cp.size else len(text),
     )
-    before, after = len(text[start : inner[0]].encode()), len(text[inner[1] : end].encode())
-    return start, end, int(words.start_byte[first]) - before, int(words.end_byte[last]) + after
+    from_byte = int(words.start_byte[first]) - len(text[start : inner[0]].encode())
+    to_byte = int(words.end_byte[last]) + len(text[inner[1] : end].encode())
+    low, high = sentences(text, start, end)
+    return low, high, from_byte + len(text[start:low].encode()), to_byte - len(text[high:end].encode())
 
 
 def widened(text: str, low: int, start: int, end: int, high: int) -> tuple[int, int]:

@@ -15,7 +15,6 @@ matches with probability G / 2^64, which is 5e-12 for a hundred million n-grams.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +33,7 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import EDIT_TYPE, iter_aligned, read_table, write_batches, write_table
 from plinth.storage.store import Store
+from plinth.text import NEAR_END, SENTENCE_END
 from plinth_text.arrays import I64, U64
 from plinth_text.similarity import word_positions
 from plinth_text.words import HashLookup, ngram_hashes
@@ -307,9 +307,6 @@ def _edit(start: int, end: int) -> dict[str, int | str]:
 # sentence, and the pieces stay one document, an empty line apart.
 
 WINDOW, LEAST_PIECE, MOST_PIECES = 200, 200, 10
-#: Most characters by which a cut is widened to the end of a sentence.
-NEAR = 300
-_END = re.compile(r"[.!?…]['\"”’)\]]*(?=\s)|[。！？]|\n")
 REASON, SEAM = "contaminated", "\n\n"
 
 Span = tuple[int, int]
@@ -336,8 +333,8 @@ def cuts(text: str, matches: Iterable[Span]) -> list[Span] | None:
 
 def _widened(text: str, start: int, end: int) -> Span:
     start, end = max(0, start), min(len(text), end)
-    before = [found.end() for found in _END.finditer(text, max(0, start - NEAR), start)]
-    after = _END.search(text, end, end + NEAR)
+    before = [found.end() for found in SENTENCE_END.finditer(text, max(0, start - NEAR_END), start)]
+    after = SENTENCE_END.search(text, end, end + NEAR_END)
     return before[-1] if before else _outward(text, start, -1), after.end() if after else _outward(text, end, 1)
 
 

@@ -98,7 +98,7 @@ def test_within_one_document(tiny: Any) -> None:
         ("Before. (Cut me,) after", "Cut me", "Before. after"),
         ("Before-cut me-after", "cut me", "Before--after"),
         ("cut me!\n\nAfter", "cut me", "After"),
-        ("Before cut me!\n\nAfter", "cut me", "Before \n\nAfter"),
+        ("Before cut me!\n\nAfter", "cut me", "Before cut me!\n\nAfter"),  # a part of a sentence
         ("Before\n\ncut me\n\nAfter", "cut me", "Before\n\nAfter"),
         ("Before\u2003«cut me»", "cut me", "Before\u2003"),
         ("cut me", "cut me", ""),
