@@ -456,6 +456,17 @@ def test_names_above_texts_of_their_own_stay(name: str, kept: bool) -> None:
         assert not any(len(line) < 60 for line in text.split("\n\n"))
 
 
+def test_questions_and_answers_away_from_an_article_stay() -> None:
+    texts = [FIRST.replace("mill", name) for name in ("inn", "barn", "farm")]
+    pairs = "".join(f"<div class=q>{n}. What is it?</div><div class=a>{text}</div>" for n, text in enumerate(texts))
+    before, extract = f"{ARTICLE}{12 * '<div>Mill</div>'}", BlockEngine(ISLANDS)
+    alone = extract(before).text
+    found = extract(f"{before}<h2>FAQ</h2>{pairs}<div class=a>{SECOND}</div>").text.removeprefix(alone)
+    assert found.split("\n\n")[1:] == ["FAQ", *(x for n, text in enumerate(texts) for x in (f"{n}. What is it?", text))]
+    for other in (pairs.replace("it?", "it.", 1), pairs.replace("turn.", "turn?")):
+        assert extract(before + other).text == alone
+
+
 CELLS = "<tr><td>Rye<td>12<tr><td>Oats<td>7"
 
 

@@ -10,7 +10,8 @@
    of the text; a paragraph of calls at the end has at most CALL_CHARS characters, all of them have CALL_SPAN for
    each call and at most FEW_CALLS of the text. A table that is kept amid text has FEW_CELLS at least. The words of a
    pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
-   without spaces, a sentence is a single word. A name has at most NAME_CHARS; LED of those at its place are above text. */
+   without spaces, a sentence is a single word. A name has at most NAME_CHARS; LED of those at its place are above
+   text. At a place of questions, they are ASKED of the texts. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
@@ -21,6 +22,7 @@
 #define FEW_CALLS 0.15
 #define ALIKE 0.2
 #define LED 0.9
+#define ASKED 0.7
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16 };
 enum { NAME_CHARS = 120, FEW_CELLS = 4, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700, CALL_SPAN = 140 };
 
@@ -143,16 +145,6 @@ static void keep_headings(const Page *page, const Facts *facts, float *scores, f
         if (is_link) read_hints(page, block, counts);
         if (counts[W_RELATED] || (is_link && !is_term && is_teaser(page, facts, block))) continue;
         if (is_near(page, block->element, block[1].element)) scores[k] = limit;
-    }
-}
-
-/* Keep questions above text that is kept, where questions are repeated: answers make no sense without. */
-static void keep_questions(const Page *page, const Facts *facts, float *scores, float limit) {
-    for (int64_t k = page->block_count - 2; k >= 0; k--) {
-        const Block *block = &page->blocks[k];
-        if (scores[k] >= limit || scores[k] < limit - HOPELESS || scores[k + 1] < limit || !is_question(page, block)) continue;
-        if (block->link_chars * 3 >= block->chars || !is_near(page, block->element, block[1].element)) continue;
-        if (group_of(facts, block_place(page, block))->questions >= FEW) scores[k] = limit;
     }
 }
 
@@ -458,6 +450,32 @@ static void keep_alike(const Page *page, const Facts *facts, float *scores, floa
         if (scores[k] >= limit || scores[k] < limit - JOINED || !block->stops || block->link_chars * 3 >= block->chars) continue;
         const Group *group = group_of(facts, block_place(page, block));
         if (group->count >= FEW && group->kept >= ALIKE * group->chars) scores[k] = limit;
+    }
+}
+
+/* True for a question at a place of the page's structure where most are questions. */
+static bool is_asked(const Page *page, const Facts *facts, const Block *block) {
+    if (!is_question(page, block)) return false;
+    const Group *group = group_of(facts, block_place(page, block));
+    return group->questions >= FEW && group->questions >= ASKED * group->count;
+}
+
+/* Keep such questions, their heading, and the answers below them whose score was not far below the limit at first: the
+   model and other rules take questions at the end of an article for clutter. */
+static void keep_answers(const Page *page, const Facts *facts, const float *first, float *scores, float limit) {
+    for (int64_t k = 0, end; k < page->block_count; k = end) {
+        const Block *block = &page->blocks[k];
+        end = k + 1;
+        if (!is_asked(page, facts, block) || first[k] < limit - HOPELESS) continue;
+        for (; end < page->block_count && !is_question(page, &page->blocks[end]); end++) {
+            bool is_answer = scores[end] >= limit || (is_prose(&page->blocks[end]) && first[end] >= limit - JOINED);
+            if (!is_answer || !is_near(page, page->blocks[end - 1].element, page->blocks[end].element)) break;
+        }
+        bool is_last = end == page->block_count || !is_asked(page, facts, &page->blocks[end]);
+        int64_t to = is_last ? min_i64(end, k + 2) : end, from = k;
+        if (k > 0 && is_titled(page, block[-1].element) && first[k - 1] >= limit - HOPELESS) from--;
+        for (int64_t i = from; i < to && to > k + 1; i++)
+            if (scores[i] < limit) scores[i] = limit;
     }
 }
 
