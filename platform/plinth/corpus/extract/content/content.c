@@ -179,6 +179,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         float limit = sure >= ARTICLE_CHARS ? article : other;
         limit = sentence_limit(&page, scores, limit);
         keep_alike(&page, &facts, scores, limit);
+        if (is_forum) keep_post(&page, &facts, scores, limit);
         keep_neighbors(&page, scores, limit);
         keep_headings(&page, &facts, scores, limit, sure >= ARTICLE_CHARS);
         if (!is_forum && sure >= ARTICLE_CHARS) keep_names(&page, &facts, scores, limit);

@@ -84,6 +84,14 @@ static bool may_join(const Page *page, const Block *block, float score, float li
     return (is_cell || is_item || is_sentence) && !is_menu && block->link_chars * 3 < block->chars && score >= limit - JOINED;
 }
 
+/* Keep the first paragraph of a thread below its title if its score is close to the limit. */
+static void keep_post(const Page *page, const Facts *facts, float *scores, float limit) {
+    int64_t k = facts->heading, end = min_i64(page->block_count, k + FAR);
+    if (k < 0) return;
+    while (++k < end && scores[k] < limit && !is_prose(&page->blocks[k])) continue;
+    if (k < end && scores[k] < limit && scores[k] >= limit - 1) scores[k] = limit;
+}
+
 /* Keep lists, rows and sentences next to text that is kept, and code between: learned from long pages, the model takes some
    of them for clutter. */
 static void keep_neighbors(const Page *page, float *scores, float limit) {
