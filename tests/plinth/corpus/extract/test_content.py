@@ -476,6 +476,24 @@ def test_questions_and_answers_away_from_an_article_stay() -> None:
         assert extract(before + other).text == alone
 
 
+@pytest.mark.parametrize(
+    ("above", "items", "kept"),
+    [
+        (SECOND, "<li><a href=/x>{x}</a>", True),
+        (SECOND, "<li><a href=#x>{x}</a>", False),
+        (f"Related: {SECOND}", "<li><a href=/x>{x}</a>", False),
+        (SECOND, "<li><a href=/x>Also read {x}</a>", False),
+        (f"{SECOND}<div><div>More</div></div>", "<li><a href=/x>{x}</a>", False),
+    ],
+)
+def test_a_list_of_links_between_text_stays(above: str, items: str, kept: bool) -> None:
+    found = f"<ul>{''.join(items.format(x=x) for x in ('Rye', 'Oats', 'Barley'))}</ul>"
+    page = f"<article>{ARTICLE}<p>{above}</p>{found}<p>{FIRST}</p></article>"
+    assert ("Oats" in BlockEngine(LONG_BLOCKS)(page).text) is kept
+    for fewer in (page.replace("<li><a href=/x>Rye</a>", ""), page.replace(f"<p>{FIRST}</p></article>", "")):
+        assert "Oats" not in BlockEngine(LONG_BLOCKS)(fewer).text
+
+
 CELLS = "<tr><td>Rye<td>12<tr><td>Oats<td>7"
 
 

@@ -256,9 +256,9 @@ static void drop_controls(const Page *page, float *scores, float limit) {
 
 /* First words of lines that point to other pages, in lower case. */
 static const char *const POINTERS[] = {
-    "also check", "also read", "also see", "check out", "check price", "click here", "compare:", "don't miss", "don’t miss",
+    "also check", "also read", "also see", "check out", "check price", "click here", "compare:", "don't miss", "don’t miss", "don&#8217;t miss",
     "find out more", "further reading", "get started:", "learn more", "must read", "must-read", "read about", "read also",
-    "read next", "read our", "read the full", "read:", "see more", "shop ", "visit our", "you may also", "you might also"};
+    "read next", "read our", "read the entire", "read the full", "read:", "see more", "shop ", "visit our", "you may also", "you might also"};
 
 /* True if a text begins with the words of a pointer, after signs and character references. */
 static bool is_pointer(const uint8_t *text, int64_t size) {
@@ -268,6 +268,13 @@ static bool is_pointer(const uint8_t *text, int64_t size) {
     for (size_t k = 0; k < sizeof POINTERS / sizeof POINTERS[0]; k++)
         if (equals(text + from, min_i64((int64_t)strlen(POINTERS[k]), size - from), POINTERS[k])) return true;
     return false;
+}
+
+/* True if a text begins as pointers do. */
+static bool points(const Page *page, const Block *block) {
+    uint8_t counts[PHRASES] = {0};
+    text_hints(page->text + block->from, min_i64(block->to - block->from, POINTER_CHARS), counts);
+    return counts[W_RELATED] || is_pointer(page->text + block->from, block->to - block->from);
 }
 
 INLINE bool is_link_away(const Block *block) { return block->leads_away && block->link_chars * 2 > block->chars; }
@@ -288,10 +295,8 @@ static void drop_pointers(const Page *page, const Facts *facts, float *scores, f
             if (is_below) scores[k] = limit - 1;
             continue;
         }
-        uint8_t counts[PHRASES] = {0};
-        text_hints(text, min_i64(size, POINTER_CHARS), counts);
         bool is_aside = text[0] == '(' && text[size - 1] == ')' && block->stops && block->link_chars * 10 >= block->chars * 9;
-        if (is_below || is_aside || counts[W_RELATED] || is_pointer(text, size)) scores[k] = limit - 1;
+        if (is_below || is_aside || points(page, block)) scores[k] = limit - 1;
     }
 }
 
@@ -351,6 +356,28 @@ static void keep_tables(const Page *page, float *scores, float limit) {
         if (before < 0 || scores[before] < limit || last >= page->block_count || scores[last] < limit) continue;
         for (end = after; k < after; k++)
             if (scores[k] < limit) scores[k] = limit;
+    }
+}
+
+/* Keep a list between text that is kept, even one of links, if its score is close to the limit, and it neither announces
+   other pages nor lists the sections of this page. */
+static void keep_lists(const Page *page, float *scores, float limit) {
+    for (int64_t k = 1, end; k < page->block_count; k = end) {
+        const Block *block = &page->blocks[k];
+        const Element *list = &page->elements[outermost_list(page, block->element)];
+        end = k + 1;
+        if (list == page->elements || list->first_block != k || list->blocks < FEW || scores[k - 1] < limit) continue;
+        end = k + list->blocks;
+        bool is_menu = !block->leads_away && block->link_chars * 2 > block->chars, is_dropped = true;
+        double sum = 0;
+        for (int64_t i = k; i < end; i++) {
+            sum += scores[i];
+            is_dropped &= scores[i] < limit;
+        }
+        bool is_amid = end < page->block_count && (scores[end] >= limit || (end + 1 < page->block_count && scores[end + 1] >= limit));
+        if (!is_amid || !is_dropped || sum < (double)(limit - 1) * list->blocks) continue;
+        if (is_menu || points(page, block) || points(page, &block[-1])) continue;
+        for (int64_t i = k; i < end; i++) scores[i] = limit;
     }
 }
 
