@@ -456,6 +456,44 @@ def test_names_above_texts_of_their_own_stay(name: str, kept: bool) -> None:
         assert not any(len(line) < 60 for line in text.split("\n\n"))
 
 
+def test_the_first_post_of_a_thread_stays() -> None:
+    extract = BlockEngine(LONG_BLOCKS._replace(threshold=np.array([150.0], np.float32)))
+    page = f"<body class={{}}><h1>Mills</h1><div><div>May</div></div><div><div><div>{FIRST}</div></div></div>{ARTICLE}"
+    assert FIRST in extract(page.format("bbpress")).text.split("\n\n")
+    assert FIRST not in extract(page.format("page")).text.split("\n\n")
+    later = extract(page.format("bbpress").replace("<div>May", f"<p>{SECOND} {FIRST}</p><div>May")).text
+    assert FIRST not in later.split("\n\n")
+
+
+def test_questions_and_answers_away_from_an_article_stay() -> None:
+    texts = [FIRST.replace("mill", name) for name in ("inn", "barn", "farm")]
+    pairs = "".join(f"<div class=q>{n}. What is it?</div><div class=a>{text}</div>" for n, text in enumerate(texts))
+    before, extract = f"{ARTICLE}{12 * '<div>Mill</div>'}", BlockEngine(ISLANDS)
+    alone = extract(before).text
+    found = extract(f"{before}<h2>FAQ</h2>{pairs}<div class=a>{SECOND}</div>").text.removeprefix(alone)
+    assert found.split("\n\n")[1:] == ["FAQ", *(x for n, text in enumerate(texts) for x in (f"{n}. What is it?", text))]
+    for other in (pairs.replace("it?", "it.", 1), pairs.replace("turn.", "turn?")):
+        assert extract(before + other).text == alone
+
+
+@pytest.mark.parametrize(
+    ("above", "items", "kept"),
+    [
+        (SECOND, "<li><a href=/x>{x}</a>", True),
+        (SECOND, "<li><a href=#x>{x}</a>", False),
+        (f"Related: {SECOND}", "<li><a href=/x>{x}</a>", False),
+        (SECOND, "<li><a href=/x>Also read {x}</a>", False),
+        (f"{SECOND}<div><div>More</div></div>", "<li><a href=/x>{x}</a>", False),
+    ],
+)
+def test_a_list_of_links_between_text_stays(above: str, items: str, kept: bool) -> None:
+    found = f"<ul>{''.join(items.format(x=x) for x in ('Rye', 'Oats', 'Barley'))}</ul>"
+    page = f"<article>{ARTICLE}<p>{above}</p>{found}<p>{FIRST}</p></article>"
+    assert ("Oats" in BlockEngine(LONG_BLOCKS)(page).text) is kept
+    for fewer in (page.replace("<li><a href=/x>Rye</a>", ""), page.replace(f"<p>{FIRST}</p></article>", "")):
+        assert "Oats" not in BlockEngine(LONG_BLOCKS)(fewer).text
+
+
 CELLS = "<tr><td>Rye<td>12<tr><td>Oats<td>7"
 
 

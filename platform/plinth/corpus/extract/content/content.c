@@ -179,9 +179,9 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         float limit = sure >= ARTICLE_CHARS ? article : other;
         limit = sentence_limit(&page, scores, limit);
         keep_alike(&page, &facts, scores, limit);
+        if (is_forum) keep_post(&page, &facts, scores, limit);
         keep_neighbors(&page, scores, limit);
         keep_headings(&page, &facts, scores, limit, sure >= ARTICLE_CHARS);
-        keep_questions(&page, &facts, scores, limit);
         if (!is_forum && sure >= ARTICLE_CHARS) keep_names(&page, &facts, scores, limit);
         keep_runs(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
@@ -197,6 +197,8 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         }
         if (sure >= ARTICLE_CHARS && !is_forum) drop_calls(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
+        if (sure >= ARTICLE_CHARS) keep_lists(&page, scores, limit);
+        keep_answers(&page, &facts, first_scores, scores, limit);
         *unsure = doubt(&page, first_scores, scores, limit);
         if (traits.size >= TRAITS) read_traits(&page, &facts, scores, limit, traits.at);
         *is_article &= page.is_published || page.kinds[K_ARTICLE]; /* some programs declare every page an article */

@@ -10,7 +10,8 @@
    of the text; a paragraph of calls at the end has at most CALL_CHARS characters, all of them have CALL_SPAN for
    each call and at most FEW_CALLS of the text. A table that is kept amid text has FEW_CELLS at least. The words of a
    pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
-   without spaces, a sentence is a single word. A name has at most NAME_CHARS; LED of those at its place are above text. */
+   without spaces, a sentence is a single word. A name has at most NAME_CHARS; LED of those at its place are above
+   text. At a place of questions, they are ASKED of the texts. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
@@ -21,6 +22,7 @@
 #define FEW_CALLS 0.15
 #define ALIKE 0.2
 #define LED 0.9
+#define ASKED 0.7
 enum { NEAR = 3, ARTICLE_CHARS = 800, WHOLE_CHARS = 1500, GAP_CHARS = 60, FRAGMENT_CHARS = 30, LITTLE_CHARS = 500, PROBES = 16 };
 enum { NAME_CHARS = 120, FEW_CELLS = 4, POINTER_CHARS = 16, FAR_AWAY = 10, CALL_CHARS = 700, CALL_SPAN = 140 };
 
@@ -80,6 +82,14 @@ static bool may_join(const Page *page, const Block *block, float score, float li
     int32_t list = is_item ? whole(page, block->element) : 0;
     bool is_menu = list && page->elements[list].blocks > 1 && page->elements[list].link_chars * 3 >= page->elements[list].chars;
     return (is_cell || is_item || is_sentence) && !is_menu && block->link_chars * 3 < block->chars && score >= limit - JOINED;
+}
+
+/* Keep the first paragraph of a thread below its title if its score is close to the limit. */
+static void keep_post(const Page *page, const Facts *facts, float *scores, float limit) {
+    int64_t k = facts->heading, end = min_i64(page->block_count, k + FAR);
+    if (k < 0) return;
+    while (++k < end && scores[k] < limit && !is_prose(&page->blocks[k])) continue;
+    if (k < end && scores[k] < limit && scores[k] >= limit - 1) scores[k] = limit;
 }
 
 /* Keep lists, rows and sentences next to text that is kept, and code between: learned from long pages, the model takes some
@@ -143,16 +153,6 @@ static void keep_headings(const Page *page, const Facts *facts, float *scores, f
         if (is_link) read_hints(page, block, counts);
         if (counts[W_RELATED] || (is_link && !is_term && is_teaser(page, facts, block))) continue;
         if (is_near(page, block->element, block[1].element)) scores[k] = limit;
-    }
-}
-
-/* Keep questions above text that is kept, where questions are repeated: answers make no sense without. */
-static void keep_questions(const Page *page, const Facts *facts, float *scores, float limit) {
-    for (int64_t k = page->block_count - 2; k >= 0; k--) {
-        const Block *block = &page->blocks[k];
-        if (scores[k] >= limit || scores[k] < limit - HOPELESS || scores[k + 1] < limit || !is_question(page, block)) continue;
-        if (block->link_chars * 3 >= block->chars || !is_near(page, block->element, block[1].element)) continue;
-        if (group_of(facts, block_place(page, block))->questions >= FEW) scores[k] = limit;
     }
 }
 
@@ -256,9 +256,9 @@ static void drop_controls(const Page *page, float *scores, float limit) {
 
 /* First words of lines that point to other pages, in lower case. */
 static const char *const POINTERS[] = {
-    "also check", "also read", "also see", "check out", "check price", "click here", "compare:", "don't miss", "don’t miss",
+    "also check", "also read", "also see", "check out", "check price", "click here", "compare:", "don't miss", "don’t miss", "don&#8217;t miss",
     "find out more", "further reading", "get started:", "learn more", "must read", "must-read", "read about", "read also",
-    "read next", "read our", "read the full", "read:", "see more", "shop ", "visit our", "you may also", "you might also"};
+    "read next", "read our", "read the entire", "read the full", "read:", "see more", "shop ", "visit our", "you may also", "you might also"};
 
 /* True if a text begins with the words of a pointer, after signs and character references. */
 static bool is_pointer(const uint8_t *text, int64_t size) {
@@ -268,6 +268,13 @@ static bool is_pointer(const uint8_t *text, int64_t size) {
     for (size_t k = 0; k < sizeof POINTERS / sizeof POINTERS[0]; k++)
         if (equals(text + from, min_i64((int64_t)strlen(POINTERS[k]), size - from), POINTERS[k])) return true;
     return false;
+}
+
+/* True if a text begins as pointers do. */
+static bool points(const Page *page, const Block *block) {
+    uint8_t counts[PHRASES] = {0};
+    text_hints(page->text + block->from, min_i64(block->to - block->from, POINTER_CHARS), counts);
+    return counts[W_RELATED] || is_pointer(page->text + block->from, block->to - block->from);
 }
 
 INLINE bool is_link_away(const Block *block) { return block->leads_away && block->link_chars * 2 > block->chars; }
@@ -288,10 +295,8 @@ static void drop_pointers(const Page *page, const Facts *facts, float *scores, f
             if (is_below) scores[k] = limit - 1;
             continue;
         }
-        uint8_t counts[PHRASES] = {0};
-        text_hints(text, min_i64(size, POINTER_CHARS), counts);
         bool is_aside = text[0] == '(' && text[size - 1] == ')' && block->stops && block->link_chars * 10 >= block->chars * 9;
-        if (is_below || is_aside || counts[W_RELATED] || is_pointer(text, size)) scores[k] = limit - 1;
+        if (is_below || is_aside || points(page, block)) scores[k] = limit - 1;
     }
 }
 
@@ -351,6 +356,28 @@ static void keep_tables(const Page *page, float *scores, float limit) {
         if (before < 0 || scores[before] < limit || last >= page->block_count || scores[last] < limit) continue;
         for (end = after; k < after; k++)
             if (scores[k] < limit) scores[k] = limit;
+    }
+}
+
+/* Keep a list between text that is kept, even one of links, if its score is close to the limit, and it neither announces
+   other pages nor lists the sections of this page. */
+static void keep_lists(const Page *page, float *scores, float limit) {
+    for (int64_t k = 1, end; k < page->block_count; k = end) {
+        const Block *block = &page->blocks[k];
+        const Element *list = &page->elements[outermost_list(page, block->element)];
+        end = k + 1;
+        if (list == page->elements || list->first_block != k || list->blocks < FEW || scores[k - 1] < limit) continue;
+        end = k + list->blocks;
+        bool is_menu = !block->leads_away && block->link_chars * 2 > block->chars, is_dropped = true;
+        double sum = 0;
+        for (int64_t i = k; i < end; i++) {
+            sum += scores[i];
+            is_dropped &= scores[i] < limit;
+        }
+        bool is_amid = end < page->block_count && (scores[end] >= limit || (end + 1 < page->block_count && scores[end + 1] >= limit));
+        if (!is_amid || !is_dropped || sum < (double)(limit - 1) * list->blocks) continue;
+        if (is_menu || points(page, block) || points(page, &block[-1])) continue;
+        for (int64_t i = k; i < end; i++) scores[i] = limit;
     }
 }
 
@@ -495,6 +522,32 @@ static void keep_alike(const Page *page, const Facts *facts, float *scores, floa
         if (scores[k] >= limit || scores[k] < limit - JOINED || !block->stops || block->link_chars * 3 >= block->chars) continue;
         const Group *group = group_of(facts, block_place(page, block));
         if (group->count >= FEW && group->kept >= ALIKE * group->chars) scores[k] = limit;
+    }
+}
+
+/* True for a question at a place of the page's structure where most are questions. */
+static bool is_asked(const Page *page, const Facts *facts, const Block *block) {
+    if (!is_question(page, block)) return false;
+    const Group *group = group_of(facts, block_place(page, block));
+    return group->questions >= FEW && group->questions >= ASKED * group->count;
+}
+
+/* Keep such questions, their heading, and the answers below them whose score was not far below the limit at first: the
+   model and other rules take questions at the end of an article for clutter. */
+static void keep_answers(const Page *page, const Facts *facts, const float *first, float *scores, float limit) {
+    for (int64_t k = 0, end; k < page->block_count; k = end) {
+        const Block *block = &page->blocks[k];
+        end = k + 1;
+        if (!is_asked(page, facts, block) || first[k] < limit - HOPELESS) continue;
+        for (; end < page->block_count && !is_question(page, &page->blocks[end]); end++) {
+            bool is_answer = scores[end] >= limit || (is_prose(&page->blocks[end]) && first[end] >= limit - JOINED);
+            if (!is_answer || !is_near(page, page->blocks[end - 1].element, page->blocks[end].element)) break;
+        }
+        bool is_last = end == page->block_count || !is_asked(page, facts, &page->blocks[end]);
+        int64_t to = is_last ? min_i64(end, k + 2) : end, from = k;
+        if (k > 0 && is_titled(page, block[-1].element) && first[k - 1] >= limit - HOPELESS) from--;
+        for (int64_t i = from; i < to && to > k + 1; i++)
+            if (scores[i] < limit) scores[i] = limit;
     }
 }
 
