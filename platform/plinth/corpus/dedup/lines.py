@@ -159,7 +159,7 @@ def run(
     places = tuple(replace(slot, sides={"before": part}) for slot, part in zip(places, narrowed, strict=True))
     layout = sidecars.layout(places)
     reader = RangeReader.over(ctx.store, COUNTS, tree(ctx, COUNTS, 4, _counts(ctx, params, places)), layout)
-    limits = (params.max_documents, params.boilerplate_documents)
+    limits = (params.max_documents or (3 if params.scope == "domain" else 1), params.boilerplate_documents)
     step = Step(name="dedup/lines/group", version=RUNS_VERSION, params={"limits": limits})
     groups = reduce(ctx, step, partial(_group, limits), reader, range_rows, f"{ASSET} group")
     repeated = clusters.gather(ctx, ASSET, groups, layout, REPEATED, 4)

@@ -112,8 +112,8 @@ class Remainder(Frozen):
 class LineParameters(Remainder):
     """Cut lines and paragraphs that occur in several documents. The first occurrence is kept.
 
-    CCNet and Dolma cut every repeated line (`max_documents: 1`); RefinedWeb and others cut lines that many pages of one
-    site share. Lines are compared without regard to case and white space.
+    CCNet and Dolma cut every repeated line; RefinedWeb and others cut lines that many pages of one site share: with
+    `scope: domain`, those of more than three documents, since an article is also quoted by pages that list it. Lines are compared without regard to case and white space.
     """
 
     scope: Literal["bucket", "domain", "corpus"] = Field(
@@ -121,10 +121,11 @@ class LineParameters(Remainder):
         description="Documents among which copies of a line are counted. `domain`: documents whose URI has the same "
         "host; documents without a host are counted by bucket.",
     )
-    max_documents: int = Field(
-        1,
+    max_documents: int | None = internal(
+        None,
         ge=1,
-        description="Maximum number of documents in which a line may occur; lines in more documents are cut.",
+        description="Maximum number of documents in which a line may occur; lines in more documents are cut. `null`: "
+        "3 with `scope: domain`, otherwise 1.",
     )
     units: tuple[Literal["line", "paragraph"], ...] = internal(
         ("line", "paragraph"),

@@ -22,7 +22,7 @@ from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM_POLICY, dir
 
 CHARSET_BYTES = 255
 #: The risk of a text in a document's `extra`, if it is above this value.
-RISK_KEY, RISK_ABOVE = "extraction_risk", 0.2
+RISK_KEY, RISK_ABOVE = "extraction_risk", 0.15
 #: Metadata of a page, by the names in a document's `extra`, with the maximum characters of each.
 FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE, RISK_KEY)
 FACT_CHARACTERS = 500

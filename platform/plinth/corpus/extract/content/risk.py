@@ -12,14 +12,14 @@ from pathlib import Path
 WEIGHTS = Path(__file__).with_name("risk.json")
 #: Traits that the kernel reads, in the order of `risk.h`.
 TRAITS = ("teasers", "calls_at_end", "speech", "we")
-#: Doubt counts from the first limit to the second.
-DOUBT = 0.1, 0.5
+#: Doubt counts up to this limit.
+MOST_DOUBT = 0.5
 NAMES = ("bias", "doubt", *TRAITS)
 
 
 def inputs(unsure: float, traits: Sequence[float]) -> list[float]:
     """Return the values of `NAMES`."""
-    return [1.0, min(max(unsure, DOUBT[0]), DOUBT[1]) - DOUBT[0], *traits]
+    return [1.0, min(unsure, MOST_DOUBT), *traits]
 
 
 def risk_of(unsure: float, traits: Sequence[float]) -> float:

@@ -68,9 +68,16 @@ def test_scopes(tiny: Any) -> None:
     buckets = {"a": [[first], [third]], "b": [[second]]}
     cut = {scope: set() for scope in ("corpus", "bucket", "domain")}
     for scope, found in cut.items():
-        left = texts(made(tiny, buckets, scope=scope))
+        left = texts(made(tiny, buckets, scope=scope, max_documents=1))
         found |= {name for name in names if A not in left[name]}
     assert cut == {"corpus": set(names[1:]), "bucket": {names[2]}, "domain": {names[1]}}
+
+
+def test_a_line_that_three_documents_of_a_site_share_is_a_quotation(tiny: Any) -> None:
+    docs = [tiny.Doc(f"{A}\n//x.example/{n}\n", f"//x.example/{n}") for n in range(4)]
+    kept = texts(made(tiny, {"a": [docs[:3]]}, scope="domain"))
+    assert all(A in text for text in kept.values())
+    assert sum(A in text for text in texts(made(tiny, {"a": [docs]}, scope="domain")).values()) == 1
 
 
 def test_paragraphs_take_their_short_lines_along(tiny: Any) -> None:
