@@ -355,7 +355,7 @@ static void keep_tables(const Page *page, float *scores, float limit) {
         while (before >= 0 && before > k - NEAR && scores[before] < limit) before--;
         if (before < 0 || scores[before] < limit || last >= page->block_count || scores[last] < limit) continue;
         for (end = after; k < after; k++)
-            if (scores[k] < limit) scores[k] = limit;
+            if (scores[k] < limit && !(is_link_away(&page->blocks[k]) && points(page, &page->blocks[k]))) scores[k] = limit;
     }
 }
 
