@@ -456,6 +456,12 @@ def test_names_above_texts_of_their_own_stay(name: str, kept: bool) -> None:
         assert not any(len(line) < 60 for line in text.split("\n\n"))
 
 
+def test_questions_without_answers_are_a_menu() -> None:
+    page = f"<ul><li>Who writes{{0}}<li>Who weighs{{0}}<li>Who owns{{0}}</ul><p>{FIRST}</p>"
+    assert BlockEngine(LONG_BLOCKS)(page.format("?")).text == FIRST
+    assert BlockEngine(LONG_BLOCKS)(page.format(".")).text.count("Who") == 3
+
+
 def test_the_first_post_of_a_thread_stays() -> None:
     extract = BlockEngine(LONG_BLOCKS._replace(threshold=np.array([150.0], np.float32)))
     page = f"<body class={{}}><h1>Mills</h1><div><div>May</div></div><div><div><div>{FIRST}</div></div></div>{ARTICLE}"
@@ -512,6 +518,12 @@ def test_a_table_between_text_stays(inside: str, kept: bool) -> None:
     text = BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}<p>{FIRST}</p></article>").text
     assert ("Rye\t12\nOats\t7" in text) is kept
     assert "Oats" not in BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}</article>").text
+
+
+def test_links_to_prices_stay_out_of_tables() -> None:
+    table = f"<table>{CELLS}<tr><td>Barley of the north field<td>9<td><a href=/x>Check price</a></table>"
+    text = BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{table}<p>{FIRST}</p></article>").text
+    assert "Rye\t12\nOats\t7\nBarley of the north field\t9\n\n" in text
 
 
 @pytest.mark.parametrize(

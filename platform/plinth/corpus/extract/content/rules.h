@@ -93,7 +93,7 @@ static void keep_post(const Page *page, const Facts *facts, float *scores, float
 }
 
 /* Keep lists, rows and sentences next to text that is kept, and code between: learned from long pages, the model takes some
-   of them for clutter. */
+   of them for clutter. Questions one after the other are a menu. */
 static void keep_neighbors(const Page *page, float *scores, float limit) {
     const Block *blocks = page->blocks;
     int64_t last = -1, final = page->block_count - 1;
@@ -102,7 +102,8 @@ static void keep_neighbors(const Page *page, float *scores, float limit) {
         int32_t element = whole(page, blocks[k].element);
         next = k + 1;
         while (element && next < page->block_count && whole(page, blocks[next].element) == element) next++;
-        if (scores[k] < limit && may_join(page, &blocks[k], scores[k], limit)) {
+        bool is_menu = k + 1 < page->block_count && is_question(page, &blocks[k]) && is_question(page, &blocks[k + 1]);
+        if (scores[k] < limit && !is_menu && may_join(page, &blocks[k], scores[k], limit)) {
             int32_t own = element ? element : blocks[k].element;
             int64_t after = next;
             while (after < page->block_count && after < next + NEAR && scores[after] < limit) after++;
@@ -355,7 +356,7 @@ static void keep_tables(const Page *page, float *scores, float limit) {
         while (before >= 0 && before > k - NEAR && scores[before] < limit) before--;
         if (before < 0 || scores[before] < limit || last >= page->block_count || scores[last] < limit) continue;
         for (end = after; k < after; k++)
-            if (scores[k] < limit) scores[k] = limit;
+            if (scores[k] < limit && !(is_link_away(&page->blocks[k]) && points(page, &page->blocks[k]))) scores[k] = limit;
     }
 }
 
@@ -538,7 +539,7 @@ static void keep_answers(const Page *page, const Facts *facts, const float *firs
     for (int64_t k = 0, end; k < page->block_count; k = end) {
         const Block *block = &page->blocks[k];
         end = k + 1;
-        if (!is_asked(page, facts, block) || first[k] < limit - HOPELESS) continue;
+        if (!is_asked(page, facts, block) || first[k] < limit - HOPELESS || (k > 0 && is_asked(page, facts, &block[-1]))) continue;
         for (; end < page->block_count && !is_question(page, &page->blocks[end]); end++) {
             bool is_answer = scores[end] >= limit || (is_prose(&page->blocks[end]) && first[end] >= limit - JOINED);
             if (!is_answer || !is_near(page, page->blocks[end - 1].element, page->blocks[end].element)) break;
