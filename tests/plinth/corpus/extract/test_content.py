@@ -580,6 +580,27 @@ def test_comments_below_an_article_are_dropped(keep_all: BlockEngine, below: str
     assert text in keep_all(f"<p>{FIRST}</p>{below.format(text)}").text
 
 
+@pytest.mark.parametrize(
+    ("below", "left"),
+    [
+        ("<p>This entry was posted on May 16 by Ann. You can skip to the end, and leave a response there, if you like.", ""),
+        ("<p>Keep reading<ul><li>Older: Flour<li>Newer: Bread</ul>", ""),
+        ("<div>Filed under mills</div><div>Side notes</div>", ""),
+        ("<p>Comments are closed.", ""),
+        (f"<p>Posted in mills<p>{THIRD}", f"Posted in mills\n\n{THIRD}"),
+        ("<p>It was posted in haste.", "It was posted in haste."),
+        ("<pre>Tags: mills</pre>", "Tags: mills"),
+    ],
+)
+def test_what_says_where_a_post_was_filed_is_dropped(keep_all: BlockEngine, below: str, left: str) -> None:
+    page = f"<article><p>{FIRST}</p><p>{SECOND}</p></article>"
+    assert keep_all(page + below).text == "\n\n".join(filter(None, (FIRST, SECOND, left)))
+
+
+def test_what_links_tell_screen_readers_is_no_text(keep_all: BlockEngine) -> None:
+    assert keep_all(f"<p>{FIRST} <a href=/>Mills (opens in a new tab)</a> grind.").text == f"{FIRST} Mills grind."
+
+
 CALL = "Sign up for the newsletter."
 OURS = "We grind, and you bake with our flour: ask us."
 PLUG = "Acme Mills grind for you."

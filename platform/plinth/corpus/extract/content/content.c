@@ -195,6 +195,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
             keep_tables(&page, scores, limit);
             keep_formulas(&page, scores, limit);
         }
+        if (!is_forum) drop_post_end(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_calls(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) keep_lists(&page, scores, limit);

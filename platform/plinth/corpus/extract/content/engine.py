@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from html import unescape
 from pathlib import Path
@@ -24,6 +25,8 @@ FEATURES = 201
 #: Leaves that a tree may have: each is a bit of a number.
 MOST_LEAVES = 64
 ALL_LEAVES = 2**MOST_LEAVES - 1
+#: What links tell screen readers.
+NEW_TAB = re.compile(r"\s?\((?:link )?opens in (?:a )?new (?:tab|window)\)", re.IGNORECASE)
 MODEL = Path(__file__).with_name("model.npz")
 
 
@@ -223,6 +226,7 @@ class BlockEngine:
                 view, *self._model, votes, self._traits, self._out
             )
         text = unescape(self._out[:size].tobytes().decode("utf-8", "replace")).replace("\xa0", " ")
+        text = NEW_TAB.sub("", text) if "pens in" in text else text
         title = unescape(data[title_from:title_to].decode("utf-8", "replace"))
         return MainContent(text, " ".join(title.split()) or None, unsure, bool(article), tuple(self._traits.tolist()))
 

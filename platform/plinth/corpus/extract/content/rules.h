@@ -4,7 +4,8 @@
 
 /* Scores are log-odds. A page with an article (ARTICLE_CHARS characters that are surely content) has a stricter limit than
    a page of items or of little text. Text next to kept text passes down to JOINED below the limit, a name amid it down to
-   NAMED, a question above it and the only sentence of a page down to HOPELESS. Teasers below an article and controls are
+   NAMED, the only sentence of a page down to HOPELESS, a question above it even if the slow engine voted against it, down
+   to OUTVOTED. Teasers below an article and controls are
    dropped up to SURE_TEASER, teasers only if they are at most FEW_TEASERS of the text. Text away from the article is
    dropped up to LONELY, or SURE_TEASER if FAR_AWAY blocks or the name of another page are between, but at most FEW_ISLANDS
    of the text; a paragraph of calls at the end has at most CALL_CHARS characters, all of them have CALL_SPAN for
@@ -15,6 +16,7 @@
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
+#define OUTVOTED 10.0f
 #define SURE_TEASER 2.5f
 #define FEW_TEASERS 0.5
 #define LONELY 1.5f
@@ -261,14 +263,18 @@ static const char *const POINTERS[] = {
     "find out more", "further reading", "get started:", "learn more", "must read", "must-read", "read about", "read also",
     "read next", "read our", "read the entire", "read the full", "read:", "see more", "shop ", "visit our", "you may also", "you might also"};
 
-/* True if a text begins with the words of a pointer, after signs and character references. */
-static bool is_pointer(const uint8_t *text, int64_t size) {
+/* True if a text begins with one of these words, after signs and character references. */
+static bool begins_with_any(const uint8_t *text, int64_t size, const char *const *words, size_t count) {
     int64_t from = 0;
     for (bool is_name = false; from < size && from < POINTER_CHARS && (is_name || !is_letter(text[from])); from++)
         is_name = text[from] == '&' || (is_name && text[from] != ';');
-    for (size_t k = 0; k < sizeof POINTERS / sizeof POINTERS[0]; k++)
-        if (equals(text + from, min_i64((int64_t)strlen(POINTERS[k]), size - from), POINTERS[k])) return true;
+    for (size_t k = 0; k < count; k++)
+        if (equals(text + from, min_i64((int64_t)strlen(words[k]), size - from), words[k])) return true;
     return false;
+}
+
+static bool is_pointer(const uint8_t *text, int64_t size) {
+    return begins_with_any(text, size, POINTERS, sizeof POINTERS / sizeof POINTERS[0]);
 }
 
 /* True if a text begins as pointers do. */
@@ -497,6 +503,29 @@ static void drop_calls(const Page *page, float *scores, float limit) {
         if (scores[k] >= limit) scores[k] = limit - 1;
 }
 
+/* First words of lines below a post that say where it was filed, or lead to the next, in lower case. */
+static const char *const POST_ENDS[] = {
+    "this entry was", "this post was", "this article was posted", "posted in", "posted on", "posted by", "posted under", "filed under", "filed in",
+    "tagged", "tags:", "category:", "categories:", "keep reading", "previous post", "next post", "previous:", "next:", "previous article",
+    "next article", "older:", "newer:", "older post", "newer post", "bookmark the", "permalink", "leave a comment", "comments are closed", "no comments"};
+
+/* Drop what is below such a line at the end of an article, up to FEW_ISLANDS of the text, if it has no paragraph. */
+static void drop_post_end(const Page *page, float *scores, float limit) {
+    double kept = 0, chars = 0;
+    int64_t begin = page->block_count;
+    for (int64_t k = 0; k < page->block_count; k++) kept += scores[k] >= limit ? page->blocks[k].chars : 0;
+    for (int64_t k = page->block_count - 1; k > 0 && chars <= FEW_ISLANDS * kept; k--) {
+        const Block *block = &page->blocks[k];
+        if (!(scores[k] >= limit)) continue;
+        bool is_end = begins_with_any(page->text + block->from, block->to - block->from, POST_ENDS, sizeof POST_ENDS / sizeof POST_ENDS[0]);
+        if (block->pre || (!is_end && is_prose(block))) break;
+        chars += block->chars;
+        if (is_end && chars <= FEW_ISLANDS * kept) begin = k;
+    }
+    for (int64_t k = begin; k < page->block_count; k++)
+        if (scores[k] >= limit) scores[k] = limit - 1;
+}
+
 /* Drop headings, fragments of up to two words and what ends with a colon at the end of a text: what they belong to was
    dropped. */
 static void drop_tail(const Page *page, float *scores, float limit) {
@@ -539,7 +568,7 @@ static void keep_answers(const Page *page, const Facts *facts, const float *firs
     for (int64_t k = 0, end; k < page->block_count; k = end) {
         const Block *block = &page->blocks[k];
         end = k + 1;
-        if (!is_asked(page, facts, block) || first[k] < limit - HOPELESS || (k > 0 && is_asked(page, facts, &block[-1]))) continue;
+        if (!is_asked(page, facts, block) || first[k] < limit - OUTVOTED || (k > 0 && is_asked(page, facts, &block[-1]))) continue;
         for (; end < page->block_count && !is_question(page, &page->blocks[end]); end++) {
             bool is_answer = scores[end] >= limit || (is_prose(&page->blocks[end]) && first[end] >= limit - JOINED);
             if (!is_answer || !is_near(page, page->blocks[end - 1].element, page->blocks[end].element)) break;
