@@ -183,7 +183,6 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         keep_neighbors(&page, scores, limit);
         keep_headings(&page, &facts, scores, limit, sure >= ARTICLE_CHARS);
         if (!is_forum && sure >= ARTICLE_CHARS) keep_names(&page, &facts, scores, limit);
-        keep_runs(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
         drop_controls(&page, scores, limit);
