@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 
-_PART = re.compile(r'<div hidden id="S:([0-9a-f]+)">')
+_HIDDEN = '<div hidden id="S:'
+_PART = re.compile(rf'{_HIDDEN}([0-9a-f]+)">')
 _PLACE = re.compile(r'<template id="[BP]:([0-9a-f]+)"></template>')
 
 
 def in_place(html: str) -> str:
     """Return a page with its late parts in their places; parts without a place stay at the end, but are not hidden."""
-    first, *rest = _PART.split(html)
-    if not rest:
+    if _HIDDEN not in html:
         return html
+    first, *rest = _PART.split(html)
     parts, tails, written = dict[str, str](), list[str](), list[str]()
     for number, text in zip(rest[::2], rest[1::2], strict=True):
         inside, end, tail = text.rpartition("</div>")

@@ -183,7 +183,6 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         keep_neighbors(&page, scores, limit);
         keep_headings(&page, &facts, scores, limit, sure >= ARTICLE_CHARS);
         if (!is_forum && sure >= ARTICLE_CHARS) keep_names(&page, &facts, scores, limit);
-        keep_runs(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) fill_gaps(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && *is_article) drop_teasers(&page, &facts, scores, limit);
         drop_controls(&page, scores, limit);
@@ -198,10 +197,10 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         if (!is_forum) drop_post_end(&page, scores, limit);
         if (sure >= ARTICLE_CHARS && !is_forum) drop_calls(&page, scores, limit);
         if (sure >= ARTICLE_CHARS) drop_tail(&page, scores, limit);
-        if (sure >= ARTICLE_CHARS) keep_lists(&page, scores, limit);
-        keep_answers(&page, &facts, first_scores, scores, limit);
         *unsure = doubt(&page, first_scores, scores, limit);
         if (traits.size >= TRAITS) read_traits(&page, &facts, scores, limit, traits.at);
+        if (sure >= ARTICLE_CHARS) keep_lists(&page, scores, limit);
+        keep_answers(&page, &facts, first_scores, scores, limit);
         *is_article &= page.is_published || page.kinds[K_ARTICLE]; /* some programs declare every page an article */
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);

@@ -208,21 +208,6 @@ static void drop_teasers(const Page *page, const Facts *facts, float *scores, fl
     }
 }
 
-/* Keep all links of a run, which have one place in the page's structure, if half of them are kept. */
-static void keep_runs(const Page *page, float *scores, float limit) {
-    for (int64_t k = 0, next; k < page->block_count; k = next) {
-        int64_t kept = 0;
-        for (next = k; next < page->block_count; next++) {
-            const Block *block = &page->blocks[next];
-            if (block->link_chars * 2 <= block->chars || block_place(page, block) != block_place(page, &page->blocks[k])) break;
-            kept += scores[next] >= limit;
-        }
-        for (int64_t i = k; i < next && 2 * kept >= next - k; i++)
-            if (scores[i] < limit && scores[i] >= limit - JOINED) scores[i] = limit;
-        next += next == k;
-    }
-}
-
 /* Keep a short block below text and above a sentence that are kept, all below one element or at one place: a name, or
    a label before what it names. */
 static void fill_gaps(const Page *page, float *scores, float limit) {
@@ -259,13 +244,15 @@ static void drop_controls(const Page *page, float *scores, float limit) {
 
 /* First words of lines that point to other pages, in lower case. */
 static const char *const POINTERS[] = {
-    "also check", "also read", "also see", "check out", "check price", "click here", "compare:", "don't miss", "don’t miss", "don&#8217;t miss",
-    "find out more", "further reading", "get started:", "learn more", "must read", "must-read", "read about", "read also",
-    "read next", "read our", "read the entire", "read the full", "read:", "see more", "shop ", "visit our", "you may also", "you might also"};
+    "also check", "also read", "also see", "check out", "check price", "click here", "compare:", "don't miss", "don’t miss",
+    "don&#8217;t miss", "find out more", "further reading", "get started:", "learn more", "must read", "must-read",
+    "read about", "read also", "read next", "read our", "read the entire", "read the full", "read:", "related", "see more",
+    "shop ", "visit our", "you may also", "you might also"};
 
 /* True if a text begins with one of these words, after signs and character references. */
-static bool begins_with_any(const uint8_t *text, int64_t size, const char *const *words, size_t count) {
-    int64_t from = 0;
+static bool begins_with_any(const Page *page, const Block *block, const char *const *words, size_t count) {
+    const uint8_t *text = page->text + block->from;
+    int64_t from = 0, size = block->to - block->from;
     for (bool is_name = false; from < size && from < POINTER_CHARS && (is_name || !is_letter(text[from])); from++)
         is_name = text[from] == '&' || (is_name && text[from] != ';');
     for (size_t k = 0; k < count; k++)
@@ -273,15 +260,8 @@ static bool begins_with_any(const uint8_t *text, int64_t size, const char *const
     return false;
 }
 
-static bool is_pointer(const uint8_t *text, int64_t size) {
-    return begins_with_any(text, size, POINTERS, sizeof POINTERS / sizeof POINTERS[0]);
-}
-
-/* True if a text begins as pointers do. */
-static bool points(const Page *page, const Block *block) {
-    uint8_t counts[PHRASES] = {0};
-    text_hints(page->text + block->from, min_i64(block->to - block->from, POINTER_CHARS), counts);
-    return counts[W_RELATED] || is_pointer(page->text + block->from, block->to - block->from);
+static bool is_pointer(const Page *page, const Block *block) {
+    return begins_with_any(page, block, POINTERS, sizeof POINTERS / sizeof POINTERS[0]);
 }
 
 INLINE bool is_link_away(const Block *block) { return block->leads_away && block->link_chars * 2 > block->chars; }
@@ -298,12 +278,14 @@ static void drop_pointers(const Page *page, const Facts *facts, float *scores, f
         if (scores[k] < limit) continue;
         if (!is_link_away(block)) {
             bool is_above = k + 1 < page->block_count && scores[k + 1] >= limit && is_link_away(&block[1]);
-            is_below = is_above && size <= FRAGMENT_CHARS && text[size - 1] == ':' && is_pointer(text, size);
+            is_below = is_above && size <= FRAGMENT_CHARS && text[size - 1] == ':' && is_pointer(page, block);
             if (is_below) scores[k] = limit - 1;
             continue;
         }
+        uint8_t counts[PHRASES] = {0};
+        text_hints(text, min_i64(size, POINTER_CHARS), counts);
         bool is_aside = text[0] == '(' && text[size - 1] == ')' && block->stops && block->link_chars * 10 >= block->chars * 9;
-        if (is_below || is_aside || points(page, block)) scores[k] = limit - 1;
+        if (is_below || is_aside || counts[W_RELATED] || is_pointer(page, block)) scores[k] = limit - 1;
     }
 }
 
@@ -362,7 +344,7 @@ static void keep_tables(const Page *page, float *scores, float limit) {
         while (before >= 0 && before > k - NEAR && scores[before] < limit) before--;
         if (before < 0 || scores[before] < limit || last >= page->block_count || scores[last] < limit) continue;
         for (end = after; k < after; k++)
-            if (scores[k] < limit && !(is_link_away(&page->blocks[k]) && points(page, &page->blocks[k]))) scores[k] = limit;
+            if (scores[k] < limit && !is_pointer(page, &page->blocks[k])) scores[k] = limit;
     }
 }
 
@@ -371,20 +353,15 @@ static void keep_tables(const Page *page, float *scores, float limit) {
 static void keep_lists(const Page *page, float *scores, float limit) {
     for (int64_t k = 1, end; k < page->block_count; k = end) {
         const Block *block = &page->blocks[k];
-        const Element *list = &page->elements[outermost_list(page, block->element)];
+        const Element *list = &page->elements[whole(page, block->element)];
         end = k + 1;
-        if (list == page->elements || list->first_block != k || list->blocks < FEW || scores[k - 1] < limit) continue;
+        if (!is_list(list->tag) || list->first_block != k || list->blocks < FEW || scores[k - 1] < limit) continue;
         end = k + list->blocks;
-        bool is_menu = !block->leads_away && block->link_chars * 2 > block->chars, is_dropped = true;
-        double sum = 0;
-        for (int64_t i = k; i < end; i++) {
-            sum += scores[i];
-            is_dropped &= scores[i] < limit;
-        }
-        bool is_amid = end < page->block_count && (scores[end] >= limit || (end + 1 < page->block_count && scores[end + 1] >= limit));
-        if (!is_amid || !is_dropped || sum < (double)(limit - 1) * list->blocks) continue;
-        if (is_menu || points(page, block) || points(page, &block[-1])) continue;
-        for (int64_t i = k; i < end; i++) scores[i] = limit;
+        int64_t after = end < page->block_count && scores[end] < limit ? end + 1 : end;
+        if (after >= page->block_count || scores[after] < limit || scores[k] < limit - 1) continue;
+        bool is_menu = !block->leads_away && block->link_chars * 2 > block->chars;
+        for (int64_t i = k; i < end && !is_menu && !is_pointer(page, &block[-1]); i++)
+            if (scores[i] < limit && !is_pointer(page, &page->blocks[i])) scores[i] = limit;
     }
 }
 
@@ -406,6 +383,7 @@ static bool is_formula(const Page *page, const Block *block) {
 static void keep_formulas(const Page *page, float *scores, float limit) {
     for (int64_t k = 1; k < page->block_count; k++) {
         if (scores[k - 1] < limit || scores[k] >= limit || !is_formula(page, &page->blocks[k])) continue;
+        if (is_caption(page, page->blocks[k].element)) continue;
         int64_t end = k + 1;
         while (end < page->block_count && end < k + NEAR && scores[end] < limit) {
             if (page->blocks[end].link_chars * 3 >= page->blocks[end].chars) break;
@@ -517,7 +495,7 @@ static void drop_post_end(const Page *page, float *scores, float limit) {
     for (int64_t k = page->block_count - 1; k > 0 && chars <= FEW_ISLANDS * kept; k--) {
         const Block *block = &page->blocks[k];
         if (!(scores[k] >= limit)) continue;
-        bool is_end = begins_with_any(page->text + block->from, block->to - block->from, POST_ENDS, sizeof POST_ENDS / sizeof POST_ENDS[0]);
+        bool is_end = begins_with_any(page, block, POST_ENDS, sizeof POST_ENDS / sizeof POST_ENDS[0]);
         if (block->pre || (!is_end && is_prose(block))) break;
         chars += block->chars;
         if (is_end && chars <= FEW_ISLANDS * kept) begin = k;
