@@ -589,12 +589,19 @@ def test_comments_below_an_article_are_dropped(keep_all: BlockEngine, below: str
         ("<p>Comments are closed.", ""),
         (f"<p>Posted in mills<p>{THIRD}", f"Posted in mills\n\n{THIRD}"),
         ("<p>It was posted in haste.", "It was posted in haste."),
+        ("<p>This post was updated in May.", "This post was updated in May."),
         ("<pre>Tags: mills</pre>", "Tags: mills"),
     ],
 )
 def test_what_says_where_a_post_was_filed_is_dropped(keep_all: BlockEngine, below: str, left: str) -> None:
     page = f"<article><p>{FIRST}</p><p>{SECOND}</p></article>"
     assert keep_all(page + below).text == "\n\n".join(filter(None, (FIRST, SECOND, left)))
+
+
+def test_all_that_is_below_a_whole_post_is_dropped(keep_all: BlockEngine) -> None:
+    below = f"<p>This entry was posted on May 16.</p><h2>Side notes</h2><p>{THIRD}</p>"
+    assert THIRD not in keep_all(f"<h1>Mills</h1><p>{FIRST} {FIRST}</p><p>{SECOND} {SECOND}</p>{below}").text
+    assert THIRD in keep_all(f"<h1>Mills</h1><p>{FIRST}</p>{below}").text
 
 
 def test_what_links_tell_screen_readers_is_no_text(keep_all: BlockEngine) -> None:

@@ -481,18 +481,26 @@ static void drop_calls(const Page *page, float *scores, float limit) {
         if (scores[k] >= limit) scores[k] = limit - 1;
 }
 
-/* First words of lines below a post that say where it was filed, or lead to the next, in lower case. */
+/* First words of lines below a post that say where it was filed, or lead to the next, in lower case. The first ones are
+   below the whole post only. */
 static const char *const POST_ENDS[] = {
-    "this entry was", "this post was", "this article was posted", "posted in", "posted on", "posted by", "posted under", "filed under", "filed in",
-    "tagged", "tags:", "category:", "categories:", "keep reading", "previous post", "next post", "previous:", "next:", "previous article",
-    "next article", "older:", "newer:", "older post", "newer post", "bookmark the", "permalink", "leave a comment", "comments are closed", "no comments"};
+    "this entry was posted", "this article was posted", "posted in", "posted on", "posted by", "posted under", "filed under",
+    "filed in", "tagged", "tags:", "category:", "categories:", "keep reading", "previous post", "next post", "previous:", "next:",
+    "previous article", "next article", "older:", "newer:", "older post", "newer post", "bookmark the", "permalink", "leave a comment",
+    "comments are closed", "no comments"};
+enum { WHOLE_POST_ENDS = 2 };
 
-/* Drop what is below such a line at the end of an article, up to FEW_ISLANDS of the text, if it has no paragraph. */
+/* Drop what is below such a line at the end of an article, up to FEW_ISLANDS of the text, if it has no paragraph, and all
+   that is below a whole post. */
 static void drop_post_end(const Page *page, float *scores, float limit) {
     double kept = 0, chars = 0;
     int64_t begin = page->block_count;
-    for (int64_t k = 0; k < page->block_count; k++) kept += scores[k] >= limit ? page->blocks[k].chars : 0;
-    for (int64_t k = page->block_count - 1; k > 0 && chars <= FEW_ISLANDS * kept; k--) {
+    for (int64_t k = 0; k < page->block_count; k++) {
+        if (!(scores[k] >= limit)) continue;
+        if (kept >= LITTLE_CHARS && begin > k && begins_with_any(page, &page->blocks[k], POST_ENDS, WHOLE_POST_ENDS)) begin = k;
+        kept += page->blocks[k].chars;
+    }
+    for (int64_t k = begin - 1; k > 0 && chars <= FEW_ISLANDS * kept; k--) {
         const Block *block = &page->blocks[k];
         if (!(scores[k] >= limit)) continue;
         bool is_end = begins_with_any(page, block, POST_ENDS, sizeof POST_ENDS / sizeof POST_ENDS[0]);
