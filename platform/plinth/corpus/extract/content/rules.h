@@ -11,7 +11,7 @@
    each call and at most FEW_CALLS of the text. A table that is kept amid text has FEW_CELLS at least. The words of a
    pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
    without spaces, a sentence is a single word. A name has at most NAME_CHARS; LED of those at its place are above
-   text. At a place of questions, they are ASKED of the texts. */
+   text. A place of questions has at least a share of ASKED. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
