@@ -176,7 +176,7 @@ static bool may_name(const Page *page, const Block *block, float score, float li
 /* Keep names: texts at a place of the page's structure where nearly all differ and are above kept text of their own. */
 static void keep_names(const Page *page, const Facts *facts, float *scores, float limit) {
     for (int pass = 0; pass < 2; pass++) {
-        int64_t kept = page->block_count + FAR, prose = kept;
+        int64_t kept = page->block_count + 2 * FAR, prose = kept; /* none */
         for (int64_t k = page->block_count - 1; k >= 0; k--) {
             const Block *block = &page->blocks[k];
             Group *group = group_of(facts, block_place(page, block));
