@@ -456,6 +456,13 @@ def test_names_above_texts_of_their_own_stay(name: str, kept: bool) -> None:
         assert not any(len(line) < 60 for line in text.split("\n\n"))
 
 
+def test_a_name_above_no_sentence_of_its_own_goes() -> None:
+    names = [f"<h3><a href=/{x}>Mill {x}</a></h3><div><div>Price</div></div>" for x in "ABCDEFGHIJKL"]
+    page = "".join(f"{name}<p>{n} {FIRST}</p>" for n, name in enumerate(names[:-1]))
+    text = BlockEngine(LONG_BLOCKS)(f"<article>{ARTICLE}{page}{names[-1]}<p>{FIRST[:80]}</p></article>").text
+    assert [line[-1] for line in text.split("\n\n") if len(line) < 60] == list("ABCDEFGHIJK")
+
+
 def test_questions_without_answers_are_a_menu() -> None:
     page = f"<ul><li>Who writes{{0}}<li>Who weighs{{0}}<li>Who owns{{0}}</ul><p>{FIRST}</p>"
     assert BlockEngine(LONG_BLOCKS)(page.format("?")).text == FIRST

@@ -12,7 +12,7 @@
    each call and at most FEW_CALLS of the text. A table that is kept amid text has FEW_CELLS at least. The words of a
    pointer are in its first POINTER_CHARS characters. A fragment has at most FRAGMENT_CHARS characters: in scripts
    without spaces, a sentence is a single word. A name has at most NAME_CHARS; LED of those at its place are above
-   text. At a place of questions, they are ASKED of the texts. */
+   text. A place of questions has at least a share of ASKED. */
 #define JOINED 2.0f
 #define NAMED 3.0f
 #define HOPELESS 4.0f
@@ -178,7 +178,7 @@ static bool may_name(const Page *page, const Block *block, float score, float li
 /* Keep names: texts at a place of the page's structure where nearly all differ and are above kept text of their own. */
 static void keep_names(const Page *page, const Facts *facts, float *scores, float limit) {
     for (int pass = 0; pass < 2; pass++) {
-        int64_t kept = page->block_count + FAR, prose = kept;
+        int64_t kept = page->block_count + 2 * FAR, prose = kept; /* none */
         for (int64_t k = page->block_count - 1; k >= 0; k--) {
             const Block *block = &page->blocks[k];
             Group *group = group_of(facts, block_place(page, block));
