@@ -113,7 +113,8 @@ class LineParameters(Remainder):
     """Cut lines and paragraphs that occur in several documents. The first occurrence is kept.
 
     CCNet and Dolma cut every repeated line; RefinedWeb and others cut lines that many pages of one site share: with
-    `scope: domain`, those of more than three documents, since an article is also quoted by pages that list it. Lines are compared without regard to case and white space.
+    `scope: domain`, those of more than three documents, since an article is also quoted by pages that list it. Lines
+    are compared without regard to case and white space.
     """
 
     scope: Literal["bucket", "domain", "corpus"] = Field(

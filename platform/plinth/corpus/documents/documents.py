@@ -47,7 +47,7 @@ from plinth.storage.files import SourceFile
 from plinth.storage.parts import DOCUMENT_SCHEMA, REJECT_SCHEMA, iter_batches, write_batches
 from plinth.storage.store import Store
 
-VERSION = "13"
+VERSION = "14"
 #: Built-in kinds whose text comes from an extractor, within its limits.
 EXTRACTED = ("warc", "html", "pdf", "latex")
 #: Number of file groups to sample first. Buckets with more than twice as many are probed, so a broken source fails

@@ -590,7 +590,7 @@ def test_comments_below_an_article_are_dropped(keep_all: BlockEngine, below: str
 @pytest.mark.parametrize(
     ("below", "left"),
     [
-        ("<p>This entry was posted on May 16 by Ann. You can skip to the end, and leave a response there, if you like.", ""),
+        ("<p>This entry was posted on May 16 by Ann. You can skip to the end, and leave a response there.", ""),
         ("<p>Keep reading<ul><li>Older: Flour<li>Newer: Bread</ul>", ""),
         ("<div>Filed under mills</div><div>Side notes</div>", ""),
         ("<p>Comments are closed.", ""),

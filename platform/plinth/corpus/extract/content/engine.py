@@ -25,7 +25,7 @@ FEATURES = 201
 #: Leaves that a tree may have: each is a bit of a number.
 MOST_LEAVES = 64
 ALL_LEAVES = 2**MOST_LEAVES - 1
-#: What links tell screen readers.
+#: Words in links for screen readers.
 NEW_TAB = re.compile(r"\s?\((?:link )?opens in (?:a )?new (?:tab|window)\)", re.IGNORECASE)
 MODEL = Path(__file__).with_name("model.npz")
 

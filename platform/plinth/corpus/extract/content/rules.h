@@ -423,7 +423,7 @@ static void drop_islands(const Page *page, const float *first, float *scores, fl
     }
 }
 
-/* True for an element that, or one above it, says by its classes that it has comments. */
+/* True for an element that is among comments by its classes, or by those of an element above it. */
 static bool is_in_comments(const Page *page, int32_t at) {
     while (at > 0 && !(page->elements[at].hints >> H_COMMENT & 1)) at = page->elements[at].parent;
     return at > 0;
@@ -447,7 +447,7 @@ static bool begins_comments(const Page *page, int64_t k) {
 }
 
 /* Drop comments below an article: from their heading to the next of its level. `first`: scores before any rule changed
-   them; comments are no doubt. */
+   them; comments do not add to the doubt. */
 static void drop_comments(const Page *page, float *first, float *scores, float limit) {
     int level = 0;
     double kept = 0;
