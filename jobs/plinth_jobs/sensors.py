@@ -95,7 +95,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -
             return dg.SkipReason(str(error))
         if tick is None:
             return dg.SkipReason("no canary is running")
-        seen = fingerprint.digest(tick.data)
+        seen = fingerprint.digest([tick.status, *tick.streams])
         faults = [f"{name}: {feed.fault}" for name, feed in tick.status.feeds.items() if feed.fault]
         _alarm_once(context, workspace, "canary", faults, seen, fault)
         # Request the promotion at most once per hour, since gates may refuse it.
@@ -111,11 +111,11 @@ def canary(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -
 
 def _trial(ctx: Context, tick: Any, place: DagsterPlacement) -> dg.AssetObservation:
     """Return the state of a canary trial, for the Dagster page of the asset `release`."""
-    from plinth.report import release_pages
     from plinth_assets.framework.present import page_value, picture, table
+    from plinth_registry.canary.page import trial_figure
 
-    rows = [[one.role, one.finding] for one in tick.data.streams]
-    plot = {"evidence": picture(release_pages.trial_figure, tick.data.streams)} if rows else {}
+    rows = [[one.role, one.finding] for one in tick.streams]
+    plot = {"evidence": picture(trial_figure, tick.streams)} if rows else {}
     return dg.AssetObservation(
         asset_key=place.key("release"),
         description=f"Canary version {tick.status.canary}: {tick.status.next}.",

@@ -16,7 +16,8 @@ from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_registry import candidate, decisions, judgement, registration, run_metrics, signing, trained
-from plinth_registry.canary.watch import CanaryStatus, CanaryTick, observe, tick
+from plinth_registry.canary import CanaryStatus
+from plinth_registry.canary.watch import CanaryTick, observe, tick
 from plinth_registry.candidate import Candidate, CandidateRun, Facts
 from plinth_registry.decisions import (
     CandidateStatus,

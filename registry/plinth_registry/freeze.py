@@ -20,7 +20,6 @@ from plinth.errors import MissingError, RegistryError, SignatureError
 from plinth.provenance.impact import DOCUMENT_ID, Descendant, affected_runs, descent, downstream, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
-from plinth.report.release_pages import ConsumerRow, VersionRow
 from plinth.storage.atomic import locked as locked_file
 from plinth.storage.atomic import write_bytes
 from plinth.trust import dsse
@@ -28,7 +27,7 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth_registry import audit_log, consumers, policy, promotion, releases, taint
 from plinth_registry.audit_log import FEED, AuditedAction
-from plinth_registry.consumers import Consumer, enrolled
+from plinth_registry.consumers import Consumer, ConsumerRow, VersionRow, enrolled
 from plinth_registry.mlflow import connection
 from plinth_registry.registration import describe, locked
 from plinth_registry.releases import ReleaseRecord

@@ -343,19 +343,25 @@ def tile(ctx: Context) -> StateTile:
 TILE: Final = AddedTile("game_days", tile)
 
 
+def page(record: GameDayRecord, signed: str) -> str:
+    """Return the page of a game day record as HTML. The same record gives the same bytes.
+
+    Args:
+        signed: name of the signed record, or the reason why there is none.
+    """
+    checks = dict.fromkeys(one.what for instant in record.instants for one in instant.findings)
+    return template("page.html.j2", __package__).render(
+        day=record, signed=signed, checks=checks, title=f"Game day: {record.name}"
+    )
+
+
 def path_of(ctx: Context, name: str) -> Path:
     """Return the path of a game day's page."""
     return ctx.workspace.reports / f"gameday-{name}.html"
 
 
 def write(ctx: Context, record: GameDayRecord, signed: str) -> Path:
-    """Write the page of a game day record; return the path of the page. The same record gives the same bytes.
-
-    Args:
-        signed: name of the signed record, or the reason why there is none.
-    """
-    checks = dict.fromkeys(one.what for instant in record.instants for one in instant.findings)
-    title, path = f"Game day: {record.name}", path_of(ctx, record.name)
-    html = template("page.html.j2", __package__).render(title=title, day=record, signed=signed, checks=checks)
-    write_bytes(path, html.encode())
+    """Write the page of a game day record (`page`); return the path of the page."""
+    path = path_of(ctx, record.name)
+    write_bytes(path, page(record, signed).encode())
     return path
