@@ -17,7 +17,7 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RegistryError, SignatureError
-from plinth.provenance.impact import DOCUMENT_ID, Descendant, affected_runs, descent, downstream, origin
+from plinth.provenance.impact import DOCUMENT_ID, affected_runs, descent, downstream, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.storage.atomic import locked as locked_file
@@ -130,7 +130,7 @@ def _of_mark(ctx: Context, statement: TaintStatement) -> dict[str, Any]:
         "reason": statement.reason,
         "versions": sorted(f"{model}/{version}" for model, version in versions),
         "consumers": {one.name: one.owner for one in concerned},
-        "assets": _published(found.manifests),
+        "assets": [each.asset for each in found.manifests if each.state == "published"][:ASSETS],
     }
 
 
@@ -149,10 +149,6 @@ def _of_release(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
         "versions": [f"{record.model}/{version}" for version in (record.version, record.previous) if version],
         "consumers": {one.name: one.owner for one in concerned},
     }
-
-
-def _published(manifests: tuple[Descendant, ...]) -> list[str]:
-    return [each.asset for each in manifests if each.state == "published"][:ASSETS]
 
 
 def _add(ctx: Context, body: Mapping[str, Any]) -> FeedEntry:
