@@ -94,8 +94,8 @@ def _review() -> str:
     kinds = ((True, "all well"), (False, "2 failed"), (None, "nothing"))
     found = tuple(
         period_page.PeriodSection(
-            title=f"Part {word}", good=good, verdict=word, lead="jobs", columns=("job", "n"), rows=((LONG, "3"),),
-            numbers=(1,), more=4,
+            title=f"Part {word}", good=good, verdict=word, lead="jobs", columns=("job", "n"),
+            rows=((LONG, "3"),) * (period_page.ROWS + 4), numbers=(1,),
         )
         for good, word in kinds
     )  # fmt: skip
