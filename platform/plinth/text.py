@@ -9,7 +9,7 @@ import html
 import re
 import unicodedata
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from urllib.parse import unquote
 
 
@@ -177,3 +177,12 @@ def _base(part: str) -> int:
     if part.startswith("0x"):
         return int(part[2:] or "0", 16)
     return int(part, 8) if len(part) > 1 and part[0] == "0" else int(part)
+
+
+def is_address(host: str) -> bool:
+    """Return True if a host is given by its IP address."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
