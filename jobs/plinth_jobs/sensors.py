@@ -57,10 +57,10 @@ def mirror(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Senso
     @dg.sensor(name=place.name("mirror"), minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         """Set MLflow aliases to those of the signed release history, and report differences."""
-        from plinth_registry import api
+        from plinth_registry import decisions
 
         try:
-            differed = api.repair(Context(Workspace(workspace)), recipe)
+            differed = decisions.repair(Context(Workspace(workspace)), recipe)
         except TrustError as error:
             differed = (str(error),)
         except PlinthError as error:
@@ -184,12 +184,12 @@ def feed(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.SensorD
 
 
 def _give_way(ctx: Context, recipe: Recipe, entry: Any) -> None:
-    from plinth_registry import api
+    from plinth_registry import freeze
 
     if recipe.release is None:
         return
     try:
-        moved = api.champion_gives_way(ctx, recipe, entry)
+        moved = freeze.champion_gives_way(ctx, recipe, entry)
     except PlinthError as error:
         record_failure(ctx.workspace.root, "", "feed", f"the champion is tainted and could not be rolled back: {error}")
         return
