@@ -55,7 +55,7 @@ COLOURS = {"return": WARNING, "promote": PALETTE[2], "continue": ACCENT}
 def trial_figure(streams: Sequence[TrialStream]) -> Figure:
     """Draw one panel for each stream that has points.
 
-    Above 0, the canary is worse than the champion by more than the margin. The dotted line marks no difference.
+    Above 0, the canary is worse than the champion by more than the margin. On the dotted line, both are equal.
     """
     from matplotlib.figure import Figure
 
