@@ -133,12 +133,12 @@ class SkyPilotLauncher:
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
         Options.model_validate(launch.options)
         self._launch = launch
-        self._status = StatusCache(_ask, every_s)
+        self.poll = StatusCache(_ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Submit the job, or return the live job, even if its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
-        self._status.forget()
+        self.poll.forget()
         return submit_once(
             directory, self.find, _ask, lambda: _alive(directory) or self._submit(command, directory, log)
         )
@@ -147,13 +147,9 @@ class SkyPilotLauncher:
         """Return the handle in `directory`, or else the live job of this directory."""
         return read_handle(directory) or _alive(directory.absolute())
 
-    def poll(self, handle: Handle) -> JobStatus:
-        """Return the status of the job from an answer that is at most `every_s` seconds old."""
-        return self._status(handle)
-
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """Ask the job to save and leave; after `grace_s`, cancel the managed job, which ends its machines."""
-        self._status.forget()
+        self.poll.forget()
         status = _ask(handle)
         if not status.alive:
             return
