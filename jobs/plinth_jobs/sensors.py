@@ -95,7 +95,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -
             return dg.SkipReason(str(error))
         if tick is None:
             return dg.SkipReason("no canary is running")
-        seen = fingerprint.digest([tick.status, *tick.streams])
+        seen = fingerprint.digest([tick.status.model_dump(mode="json", exclude={"trial"}), *tick.streams])
         faults = [f"{name}: {feed.fault}" for name, feed in tick.status.feeds.items() if feed.fault]
         _alarm_once(context, workspace, "canary", faults, seen, fault)
         # Request the promotion at most once per hour, since gates may refuse it.
