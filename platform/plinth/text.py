@@ -112,6 +112,15 @@ def host_name(name: str) -> str:
     return _ipv4(found) if found[-1:].isdigit() or "0x" in found else found
 
 
+def is_address(host: str) -> bool:
+    """Return True if a host is given by its IP address."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def folded(name: str) -> str:
     """Return a name in lower case, in punycode if it is not ASCII."""
     name = unquote(name) if "%" in name else name
@@ -177,12 +186,3 @@ def _base(part: str) -> int:
     if part.startswith("0x"):
         return int(part[2:] or "0", 16)
     return int(part, 8) if len(part) > 1 and part[0] == "0" else int(part)
-
-
-def is_address(host: str) -> bool:
-    """Return True if a host is given by its IP address."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
