@@ -34,7 +34,7 @@ from plinth_assets.framework import Inputs, Say, Stage, by_bucket, compares, eac
 from plinth_assets.framework.present import markdown, page_value, table
 from plinth_assets.measurements import comparison_stage
 from plinth_assets.verdicts import reference_of, rules_in_use
-from plinth_registry import api, candidate
+from plinth_registry import api, candidate, decisions
 from plinth_registry.gates import blocking, summary
 from plinth_registry.gates.facts import GrantedUses
 
@@ -385,7 +385,7 @@ def _scored(recipe: Recipe) -> tuple[str, ...]:
 def _history(recipe: Recipe, ctx: Context) -> str:
     """Return the digest of all promotions. A promotion or rollback by another process changes the digest and makes the
     asset stale."""
-    return fingerprint.digest([record.model_dump(mode="json") for record in api.history(ctx, recipe)])
+    return fingerprint.digest([record.model_dump(mode="json") for record in decisions.history(ctx, recipe)])
 
 
 def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
@@ -396,7 +396,7 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
     """
     for promoted in api.promote_if_approved(ctx, recipe):
         say(f"{promoted.model} version {promoted.version}: {promoted.action}")
-    history = api.history(ctx, recipe)
+    history = decisions.history(ctx, recipe)
     if not history:
         raise GateError(
             f"no candidate of {recipe.required_release().name} can be released",
@@ -414,7 +414,7 @@ def waiting(ctx: Context, recipe: Recipe) -> str:
     lines = [
         f"version {status.version}: "
         + (status.error or ", ".join(f"{gate.name} {gate.state} ({gate.reason})" for gate in blocking(status.gates)))
-        for status in api.pending(ctx, recipe)
+        for status in decisions.pending(ctx, recipe)
     ]
     return "; ".join(lines) or "no candidate"
 

@@ -12,7 +12,7 @@ from plinth.records import Manifest
 from plinth.text import counted
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Decision, decide
-from plinth_registry import api
+from plinth_registry import decisions
 
 
 def elsewhere(count: int) -> str:
@@ -70,7 +70,7 @@ def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
     Raises:
         PlinthError: the candidates or the history cannot be read.
     """
-    ready, unshown = api.ready(ctx, recipe), _unshown(ctx, recipe)
+    ready, unshown = decisions.ready(ctx, recipe), _unshown(ctx, recipe)
     # The evidence is part of the key, so that a failed request is repeated after a change.
     keys = [f"{status.checkpoint}/{fingerprint.digest([dict(g) for g in status.gates])}" for status in ready]
     return tuple(keys) or ((unshown,) if unshown else ())
@@ -82,7 +82,7 @@ def _unshown(ctx: Context, recipe: Recipe) -> str:
 
     `plinth release promote`, `plinth release rollback` and other machines write the history without Dagster.
     """
-    history = api.history(ctx, recipe)
+    history = decisions.history(ctx, recipe)
     if not history or ctx.refs.published("candidate") is None:
         return ""
     shown, last = ctx.refs.published("release"), history[-1].model_dump(mode="json")

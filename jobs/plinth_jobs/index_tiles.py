@@ -94,9 +94,9 @@ def _assets(ctx: Context, recipe: Recipe) -> StateTile:
 
 
 def _release(ctx: Context, recipe: Recipe) -> StateTile:
-    from plinth_registry import api
+    from plinth_registry import decisions
 
-    history = api.history(ctx, recipe)
+    history = decisions.history(ctx, recipe)
     now, name = history.standing, recipe.required_release().name
     if now.champion is None:
         return StateTile(label="Release", value=f"{name}: none", standing="attention" if history else "none")
@@ -111,9 +111,9 @@ def _release(ctx: Context, recipe: Recipe) -> StateTile:
 
 
 def _candidates(ctx: Context, recipe: Recipe) -> StateTile:
-    from plinth_registry import api
+    from plinth_registry import decisions
 
-    held = api.pending(ctx, recipe)
+    held = decisions.pending(ctx, recipe)
     asked = sum(one.waits_for_approval for one in held)
     refused = [f"version {one.version}: {one.refusal}" for one in held if not one.waits_for_approval]
     value = f"{asked} pending approval" if asked else f"{len(held)} blocked by gates" if held else "0 pending"

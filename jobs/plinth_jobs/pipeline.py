@@ -220,14 +220,14 @@ def check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> 
 def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
     """Run the release job that the approval sensor would request now."""
     from plinth_jobs.asset_states import requests
-    from plinth_registry import api
+    from plinth_registry import decisions
     from plinth_registry.gates import summary
 
     if person := recipe.required_release().auto_approve_as:
-        for status in api.pending(ctx, recipe):
+        for status in decisions.pending(ctx, recipe):
             if status.waits_for_approval:
                 reason = f"approved by the recipe; gates before approval: {summary(status.gates)}"
-                api.approve(ctx, recipe, status.version, person, reason)
+                decisions.approve(ctx, recipe, status.version, person, reason)
     try:
         wanted = requests(ctx, recipe)
     except PlinthError:  # the sensor also skips these errors; `describe_release` reports them
@@ -240,9 +240,9 @@ def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
 def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
     """Describe the champion, the last change of the release, and the gates that block candidates."""
     from plinth_assets.candidate import waiting
-    from plinth_registry import api
+    from plinth_registry import decisions
 
-    history = api.history(ctx, recipe)
+    history = decisions.history(ctx, recipe)
     held = waiting(ctx, recipe)
     shown = {"waiting": held} if held != "no candidate" else {}
     if not history:

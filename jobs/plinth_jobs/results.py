@@ -32,7 +32,7 @@ from plinth.training.telemetry.timeline import LABELS, of_history, timeline
 from plinth_assets.candidate import page_path
 from plinth_assets.framework import docs_index
 from plinth_assets.measurements import comparison_stage
-from plinth_registry import api
+from plinth_registry import decisions
 from plinth_registry.candidate import model_name
 from plinth_registry.gates import GateResult, summary
 from plinth_registry.releases import ReleaseRecord
@@ -100,7 +100,7 @@ def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
 
 def current(ctx: Context, recipe: Recipe) -> Path | None:
     """Return the results page of the newest subject. Return None if the page is older than the data that it shows."""
-    if recipe.release is not None and api.pending(ctx, recipe):  # a page evaluates the gates when it is written
+    if recipe.release is not None and decisions.pending(ctx, recipe):  # a page evaluates the gates when it is written
         return None
     found = path(ctx, recipe, newest(ctx, recipe).name)
     if not found.exists():
@@ -116,7 +116,7 @@ def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
     written. Return the paths of these pages, in the order of version numbers."""
     if recipe.release is None:
         return ()
-    history = api.history(ctx, recipe)
+    history = decisions.history(ctx, recipe)
     candidates = {record.version: record.candidate_version for record in history}
     moved = set[str]()
     for record in history:
@@ -150,7 +150,7 @@ def _release(ctx: Context, recipe: Recipe, about: Subject) -> report.ReleaseCard
     """Return the candidate's state in the signed history, or None if the subject is not a candidate."""
     if recipe.release is None or about.version is None or about.checkpoint is None:
         return None
-    history = api.history(ctx, recipe)
+    history = decisions.history(ctx, recipe)
     held = history.standing
     own = [one for one in history if _is_of(one, about)]
     champion = [one for one in history if one.version == held.champion]
@@ -194,7 +194,7 @@ def _gates(ctx: Context, recipe: Recipe, about: Subject) -> tuple[GateResult, ..
     """Evaluate all gates of the candidate now."""
     if about.version is None or recipe.release is None:
         return ()
-    return api.status(ctx, recipe, about.version).gates
+    return decisions.status(ctx, recipe, about.version).gates
 
 
 def _gate(one: GateResult) -> report.GateOutcome:

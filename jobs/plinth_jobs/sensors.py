@@ -57,10 +57,10 @@ def mirror(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Senso
     @dg.sensor(name=place.name("mirror"), minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         """Set MLflow aliases to those of the signed release history, and report differences."""
-        from plinth_registry import api
+        from plinth_registry import decisions
 
         try:
-            differed = api.repair(Context(Workspace(workspace)), recipe)
+            differed = decisions.repair(Context(Workspace(workspace)), recipe)
         except TrustError as error:
             differed = (str(error),)
         except PlinthError as error:
@@ -95,7 +95,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -
             return dg.SkipReason(str(error))
         if tick is None:
             return dg.SkipReason("no canary is running")
-        seen = fingerprint.digest(tick.data)
+        seen = fingerprint.digest([tick.status.model_dump(mode="json", exclude={"trial"}), *tick.streams])
         faults = [f"{name}: {feed.fault}" for name, feed in tick.status.feeds.items() if feed.fault]
         _alarm_once(context, workspace, "canary", faults, seen, fault)
         # Request the promotion at most once per hour, since gates may refuse it.
@@ -111,11 +111,11 @@ def canary(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -
 
 def _trial(ctx: Context, tick: Any, place: DagsterPlacement) -> dg.AssetObservation:
     """Return the state of a canary trial, for the Dagster page of the asset `release`."""
-    from plinth.report import release_pages
     from plinth_assets.framework.present import page_value, picture, table
+    from plinth_registry.canary.page import trial_figure
 
-    rows = [[one.role, one.finding] for one in tick.data.streams]
-    plot = {"evidence": picture(release_pages.trial_figure, tick.data.streams)} if rows else {}
+    rows = [[one.role, one.finding] for one in tick.streams]
+    plot = {"evidence": picture(trial_figure, tick.streams)} if rows else {}
     return dg.AssetObservation(
         asset_key=place.key("release"),
         description=f"Canary version {tick.status.canary}: {tick.status.next}.",
@@ -184,12 +184,12 @@ def feed(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.SensorD
 
 
 def _give_way(ctx: Context, recipe: Recipe, entry: Any) -> None:
-    from plinth_registry import api
+    from plinth_registry import freeze
 
     if recipe.release is None:
         return
     try:
-        moved = api.champion_gives_way(ctx, recipe, entry)
+        moved = freeze.champion_gives_way(ctx, recipe, entry)
     except PlinthError as error:
         record_failure(ctx.workspace.root, "", "feed", f"the champion is tainted and could not be rolled back: {error}")
         return

@@ -9,7 +9,7 @@ import html
 import re
 import unicodedata
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from urllib.parse import unquote
 
 
@@ -110,6 +110,15 @@ def host_name(name: str) -> str:
             return ""
     found = folded(name)
     return _ipv4(found) if found[-1:].isdigit() or "0x" in found else found
+
+
+def is_address(host: str) -> bool:
+    """Return True if a host is given by its IP address."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def folded(name: str) -> str:

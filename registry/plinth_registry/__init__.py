@@ -28,6 +28,7 @@ Inside the package, each module can import the modules above it (keys and envelo
     mlflow/       MLflow's server, its login, its model registry, the connection to it
     consumers     services that use a release, and models derived from a release, with owners; impact: manifests, runs,
                   versions and consumers derived from an artifact
+    impact_page   page of an impact, with a graph
     evidence      evidence for the gates, with figures recomputed from their tables
     papers        documents about a model, written by other packages; the model card
     registration  experiment, run, metrics and version in MLflow, each created once; their descriptions

@@ -1,5 +1,5 @@
-"""Functions for assets and sensors. Each function starts the MLflow server if it is not running. Commands import the
-modules behind this module.
+"""Functions for assets and sensors that combine several modules. Each function starts the MLflow server if it is not
+running.
 """
 
 from __future__ import annotations
@@ -16,35 +16,14 @@ from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth_registry import candidate, decisions, judgement, registration, run_metrics, signing, trained
-from plinth_registry.canary.watch import CanaryStatus, CanaryTick, observe, tick
+from plinth_registry.canary import CanaryStatus
+from plinth_registry.canary.watch import CanaryTick, observe, tick
 from plinth_registry.candidate import Candidate, CandidateRun, Facts
-from plinth_registry.decisions import (
-    CandidateStatus,
-    approve,
-    find_candidate,
-    history,
-    pending,
-    promote,
-    ready,
-    repair,
-    return_canary,
-    rollback,
-    status,
-    waive,
-)
-from plinth_registry.freeze import Tainted, champion_gives_way, lift_taint, mark_tainted
+from plinth_registry.decisions import CandidateStatus
 from plinth_registry.gates import GateResult, summary
 from plinth_registry.mlflow import connection
 from plinth_registry.promotion import CANARY, CHAMPION, Stage
-from plinth_registry.releases import ReleaseRecord, prove_log
-
-__all__ = [
-    "Candidate", "CandidateRun", "CandidateStatus", "Facts", "GateResult", "ReleaseRecord", "Tainted", "approve",
-    "canary_status", "champion_gives_way", "describe_run", "find_candidate", "history", "keep_files", "lift_taint",
-    "link_pages", "mark_tainted", "pending", "promote", "promote_if_approved", "promote_if_proved", "prove_log",
-    "ready", "register_candidate", "relay_timeline", "repair", "return_canary", "rollback", "status", "waive",
-    "watch_canary",
-]  # fmt: skip
+from plinth_registry.releases import ReleaseRecord
 
 #: Actor of automatic canary decisions.
 CANARY_SENSOR = "canary sensor"
@@ -134,13 +113,13 @@ def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor
     """Promote every candidate that no gate blocks, one at a time: to champion, or to canary if the policy requires a
     canary. Also promote a canary that is within the margin of the champion. The sensors' job calls this function."""
     proved = promote_if_proved(ctx, recipe)
-    stage, waiting = decisions.next_stage(ctx, recipe), ready(ctx, recipe)
+    stage, waiting = decisions.next_stage(ctx, recipe), decisions.ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
     return (*proved, *(_promote_ready(ctx, recipe, one, by, stage or CHAMPION) for one in chosen))
 
 
 def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, stage: Stage) -> ReleaseRecord:
-    return promote(ctx, recipe, one.version, by, f"gates {summary(one.gates)}", stage)
+    return decisions.promote(ctx, recipe, one.version, by, f"gates {summary(one.gates)}", stage)
 
 
 def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
@@ -153,7 +132,7 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
     if seen is None or (seen.policy.promote, seen.status.trial.decision) != ("automatic", "promote"):
         return ()
     reason = f"within the margin of the champion {seen.status.champion}: {seen.status.trial.reason}"
-    return (promote(ctx, recipe, seen.status.candidate_version, by, reason),)
+    return (decisions.promote(ctx, recipe, seen.status.candidate_version, by, reason),)
 
 
 def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
@@ -176,6 +155,6 @@ def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> Canar
         GateError: no gate policy is signed.
         SignatureError: the history or the policy does not verify, or the promoter's key is not usable.
     """
-    if history(ctx, recipe).standing.canary is None:
+    if decisions.history(ctx, recipe).standing.canary is None:
         return None
     return tick(ctx, connection.connect(ctx.workspace), recipe, by)

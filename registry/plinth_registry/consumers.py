@@ -5,9 +5,7 @@ consumers.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -20,16 +18,6 @@ from plinth.extensions import nearest
 from plinth.provenance.impact import AffectedRun, AssetLink, Descendant, ImpactOrigin, affected_runs, descent, origin
 from plinth.provenance.lineage import SavedEdges, current
 from plinth.records import Frozen, Name
-from plinth.report.release_pages import (
-    LISTED,
-    ConsumerRow,
-    ExportRow,
-    ImpactArrow,
-    ImpactBox,
-    ImpactData,
-    ImpactRow,
-    VersionRow,
-)
 from plinth.trust.dsse import COMPLIANCE, PROMOTER
 from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
@@ -277,6 +265,32 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
 # MLflow is unreachable, `gaps` lists candidates and aliases as not searched.
 
 
+class VersionRow(Frozen):
+    """A model version that derives from the artifact, with its aliases."""
+
+    model: str
+    version: str
+    checkpoint: str
+    aliases: tuple[str, ...] = ()
+
+
+class ConsumerRow(Frozen):
+    """A service or model that uses a release, with its owner."""
+
+    name: str
+    owner: str
+    uses: str
+
+
+class ExportRow(Frozen):
+    """An export of an affected model, or of affected text or tokens, with its target and time."""
+
+    name: str
+    status: str
+    to: str
+    at: str
+
+
 class Impact(Frozen):
     """Everything derived from a target, including versions that were only measured with it. `gaps` lists the parts of
     the workspace that could not be searched. If `gaps` is empty, the other lists are complete."""
@@ -323,9 +337,7 @@ def impact(ctx: Context, target: str) -> Impact:
     )
 
 
-def _export_rows(
-    notes: Iterable[ExportNote], digests: Collection[str], runs: Collection[str]
-) -> tuple[ExportRow, ...]:
+def _export_rows(notes: Iterable[ExportNote], digests: Collection[str], runs: Collection[str]) -> tuple[ExportRow, ...]:
     """Return the exports of these manifests, and of unreleased checkpoints of these runs."""
     return tuple(
         ExportRow(name=note.name, status=note.status, to=note.to, at=note.at)
@@ -372,30 +384,6 @@ def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[Ve
         fate = ", affected" if one.child or affected & {f"{one.model}/{version}" for version in held} else ""
         found.append(ConsumerRow(name=one.name, owner=one.owner, uses=f"{one.uses}{now}{fate}"))
     return tuple(found)
-
-
-def impact_contents(found: Impact) -> ImpactData:
-    """Return the content of the impact page."""
-    first = {each.asset for each in found.manifests if each.steps == 0}
-    saved = Counter(each.asset for each in found.manifests)
-    published = Counter(each.asset for each in found.manifests if each.state == "published")
-    return ImpactData(
-        kind=found.origin.kind,
-        target=found.origin.target,
-        marks=found.marks,
-        gaps=found.gaps,
-        boxes=tuple(
-            ImpactBox(name=name, manifests=saved[name], published=published[name], origin=name in first)
-            for name in saved
-        ),
-        arrows=tuple(ImpactArrow.model_validate(link._asdict()) for link in found.links),
-        manifests=tuple(ImpactRow.model_validate(asdict(each)) for each in found.manifests[:LISTED]),
-        count=len(found.manifests),
-        runs=tuple((run.run_id, run.checkpoints) for run in found.runs),
-        versions=found.versions,
-        consumers=found.consumers,
-        exports=found.exports,
-    )
 
 
 @connection.named("list versions")

@@ -17,10 +17,9 @@ from typing import Any
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RegistryError, SignatureError
-from plinth.provenance.impact import DOCUMENT_ID, Descendant, affected_runs, descent, downstream, origin
+from plinth.provenance.impact import DOCUMENT_ID, affected_runs, descent, downstream, origin
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
-from plinth.report.release_pages import ConsumerRow, VersionRow
 from plinth.storage.atomic import locked as locked_file
 from plinth.storage.atomic import write_bytes
 from plinth.trust import dsse
@@ -28,7 +27,7 @@ from plinth.trust.log_record import LogRecord
 from plinth.trust.root import Trust
 from plinth_registry import audit_log, consumers, policy, promotion, releases, taint
 from plinth_registry.audit_log import FEED, AuditedAction
-from plinth_registry.consumers import Consumer, enrolled
+from plinth_registry.consumers import Consumer, ConsumerRow, VersionRow, enrolled
 from plinth_registry.mlflow import connection
 from plinth_registry.registration import describe, locked
 from plinth_registry.releases import ReleaseRecord
@@ -131,7 +130,7 @@ def _of_mark(ctx: Context, statement: TaintStatement) -> dict[str, Any]:
         "reason": statement.reason,
         "versions": sorted(f"{model}/{version}" for model, version in versions),
         "consumers": {one.name: one.owner for one in concerned},
-        "assets": _published(found.manifests),
+        "assets": [each.asset for each in found.manifests if each.state == "published"][:ASSETS],
     }
 
 
@@ -150,10 +149,6 @@ def _of_release(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
         "versions": [f"{record.model}/{version}" for version in (record.version, record.previous) if version],
         "consumers": {one.name: one.owner for one in concerned},
     }
-
-
-def _published(manifests: tuple[Descendant, ...]) -> list[str]:
-    return [each.asset for each in manifests if each.state == "published"][:ASSETS]
 
 
 def _add(ctx: Context, body: Mapping[str, Any]) -> FeedEntry:

@@ -276,13 +276,6 @@ def source_of(model: str, version: str | None) -> str:
     return f"models:/{model}/{version}"
 
 
-def alias(client: Any, name: str, which: str) -> str | None:
-    """Return the version that MLflow shows under an alias, or None if no version has the alias."""
-    model = connection.optional(lambda: client.get_registered_model(name))
-    version = None if model is None else model.aliases.get(which)
-    return None if version is None else str(version)
-
-
 def _released(records: Iterable[ReleaseRecord]) -> set[tuple[str | None, str]]:
     """Return the number and the MLflow source of every version that was ever released."""
     return {(one.version, source_of(f"{one.model}-candidate", one.candidate_version)) for one in records}

@@ -25,8 +25,8 @@ def register(ctx: Context, line: Any, **facts: object) -> Any:
 
 def release(ctx: Context, line: Any) -> ReleaseRecord:
     found = register(ctx, line)
-    api.approve(ctx, line.recipe, found.version, ADA, "good")
-    return api.promote(ctx, line.recipe, found.version, "ops", "weekly")
+    decisions.approve(ctx, line.recipe, found.version, ADA, "good")
+    return decisions.promote(ctx, line.recipe, found.version, "ops", "weekly")
 
 
 def name_of(line: Any) -> str:
@@ -43,7 +43,7 @@ def test_models_deleted_and_made_again_give_no_number_twice(ctx: Context, make_l
     record = release(ctx, second)  # the first one's number among the candidates, and so its source
     assert (record.version, record.candidate_version, record.previous) == ("2", "1", "1")
     mlflow.delete_registered_model(name)
-    assert api.repair(ctx, first.recipe) == (f"{name} is missing in MLflow: it was deleted",)
+    assert decisions.repair(ctx, first.recipe) == (f"{name} is missing in MLflow: it was deleted",)
     assert release(ctx, third).version == "3"
     assert mlflow.get_model_version(name, "1").tags[promotion.FOREIGN]
     for version, line in (("1", first), ("2", second), ("3", third)):
@@ -59,12 +59,12 @@ def test_a_deleted_version_is_reported_and_stops_no_rollback(ctx: Context, make_
     name = name_of(lines[0])
     for version in ("1", "2"):
         mlflow.delete_model_version(name, version)
-    told = api.repair(ctx, lines[0].recipe)
+    told = decisions.repair(ctx, lines[0].recipe)
     assert f"{name}@champion was unset, expected 2 by the signed history, and that version is missing in MLflow" in told
     missing = decisions.missing_in_mlflow(ctx, lines[0].recipe)
     assert missing == (f"{name} version 2 (champion)", f"{name} version 1 (previous)")
-    assert api.rollback(ctx, lines[0].recipe, ADA, "worse").version == "1"
-    assert [each.action for each in api.history(ctx, lines[0].recipe)].count("rollback") == 1
+    assert decisions.rollback(ctx, lines[0].recipe, ADA, "worse").version == "1"
+    assert [each.action for each in decisions.history(ctx, lines[0].recipe)].count("rollback") == 1
     assert audit_log.entries(ctx)[-1].outcome == "done"
     assert verified.verify_model(ctx, f"{name}@champion").release == f"{name}/1"
 
@@ -79,13 +79,13 @@ def test_a_candidate_tag_moved_to_another_candidate_of_the_same_checkpoint(
     line.evaluation = line.evaluate(model=2.0)
     assert line.evaluation == good
     found = register(ctx, line)
-    api.approve(ctx, line.recipe, found.version, ADA, "good")
+    decisions.approve(ctx, line.recipe, found.version, ADA, "good")
     mlflow.set_model_version_tag(worse.model, worse.version, "candidate", found.key)
     mlflow.set_model_version_tag(found.model, found.version, "candidate", worse.key)
     shutil.copytree(ctx.workspace.approvals / found.key[:12], ctx.workspace.approvals / worse.key[:12])
     with pytest.raises(GateError, match=r"(?s)beats_gzip.*approvals: 0 of 1"):
-        api.promote(ctx, line.recipe, found.version, "eve", "it is approved")
-    assert api.promote(ctx, line.recipe, worse.version, "ops", "the approved one").candidate == found.subjects
+        decisions.promote(ctx, line.recipe, found.version, "eve", "it is approved")
+    assert decisions.promote(ctx, line.recipe, worse.version, "ops", "the approved one").candidate == found.subjects
 
 
 def test_a_version_that_squats_on_a_candidates_key(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -97,10 +97,10 @@ def test_a_version_that_squats_on_a_candidates_key(ctx: Context, line: Any, mlfl
         mlflow.create_model_version(name, source, tags={"candidate": key}, await_creation_for=None)
     found = register(ctx, line)
     assert found.version == "4"
-    api.approve(ctx, line.recipe, "4", ADA, "good")
+    decisions.approve(ctx, line.recipe, "4", ADA, "good")
     for version in ("1", "2", "3"):
         with pytest.raises((SignatureError, LineageError)):
-            api.promote(ctx, line.recipe, version, "eve", "the same key")
+            decisions.promote(ctx, line.recipe, version, "eve", "the same key")
     assert api.promote_if_approved(ctx, line.recipe)[0].candidate_version == "4"
 
 
@@ -112,9 +112,9 @@ def test_metrics_and_artefacts_of_a_run_decide_nothing(ctx: Context, line: Any, 
         mlflow.log_metric(run.info.run_id, f"bits_per_byte/web/{who}", bits)
     (tmp_path / "evidence.json").write_text(json.dumps({"verificationResult": "PASSED"}))
     mlflow.log_artifact(run.info.run_id, str(tmp_path / "evidence.json"))
-    api.approve(ctx, line.recipe, found.version, ADA, "the metrics look good")
+    decisions.approve(ctx, line.recipe, found.version, ADA, "the metrics look good")
     with pytest.raises(GateError, match="beats_gzip"):
-        api.promote(ctx, line.recipe, found.version, "eve", "look at the metrics")
+        decisions.promote(ctx, line.recipe, found.version, "eve", "look at the metrics")
 
 
 def test_what_the_page_says_of_gates_is_written_over(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -123,7 +123,7 @@ def test_what_the_page_says_of_gates_is_written_over(ctx: Context, line: Any, ml
     for tag, value in tags.items():
         mlflow.set_model_version_tag(found.model, found.version, tag, value)
     mlflow.update_model_version(found.model, found.version, "## Gates: passed\n\n## Scores\n\n| web | 9 | 0.01 |")
-    (status,) = api.pending(ctx, line.recipe)
+    (status,) = decisions.pending(ctx, line.recipe)
     assert not status.ready
     page = mlflow.get_model_version(found.model, found.version)
     assert "## Gates: failed (licence" in page.description
@@ -145,7 +145,7 @@ def test_an_approvals_tag_in_anothers_name_where_statements_are_asked_for(
         mlflow.set_model_version_tag(found.model, found.version, tag, value)
     assert api.promote_if_approved(ctx, line.recipe) == ()
     mlflow.set_model_version_tag(found.model, found.version, "approval.2", "rejected")  # nor does one veto
-    api.approve(ctx, line.recipe, found.version, BEN, "good")
+    decisions.approve(ctx, line.recipe, found.version, BEN, "good")
     (record,) = api.promote_if_approved(ctx, line.recipe)
     assert [decision.by for decision in record.approvals if decision.how == "statement"] == [BEN]
 
@@ -168,7 +168,7 @@ def test_stages_and_aliases_of_candidates_are_no_places(ctx: Context, line: Any,
 def test_a_settled_candidate_is_not_taken_up_again_under_a_new_version(ctx: Context, line: Any, mlflow: Any) -> None:
     """A version that was rolled back, copied under a new number with its tags."""
     release(ctx, line)
-    api.rollback(ctx, line.recipe, BEN, "it leaks", withdraw=True)
+    decisions.rollback(ctx, line.recipe, BEN, "it leaks", withdraw=True)
     old = mlflow.get_model_version(candidate.model_name(line.recipe), "1")
     mlflow.create_model_version(old.name, old.source, tags=old.tags, await_creation_for=None)
     assert api.promote_if_approved(ctx, line.recipe) == ()
@@ -187,7 +187,7 @@ def test_terminal_commands_in_tags_never_reach_a_terminal(
         mlflow.set_model_version_tag(found.model, found.version, tag, value)
     mlflow.update_model_version(found.model, found.version, description=clear + "<script>alert(1)</script>")
     capfd.readouterr()
-    show_candidates(api.pending(ctx, line.recipe))
+    show_candidates(decisions.pending(ctx, line.recipe))
     shown = capfd.readouterr().out
     assert "rejection not" in shown
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
@@ -210,7 +210,7 @@ def test_tags_that_cannot_be_read_stop_no_mark(ctx: Context, line: Any, mlflow: 
     for name, version in ((record.model, record.version), (candidate.model_name(line.recipe), "1")):
         mlflow.set_model_version_tag(name, version, "gate/licence", "[1]")
         mlflow.update_model_version(name, version, "\x1b[2J" * 900)
-    told = api.mark_tainted(ctx, line.checkpoint.digest, ADA, "a leak")
+    told = freeze.mark_tainted(ctx, line.checkpoint.digest, ADA, "a leak")
     assert told.gaps == ()
     assert "tainted" in [entry.event for entry in freeze.feed_entries(ctx)]
     assert "TAINTED, do not use" in mlflow.get_model_version(record.model, record.version).description

@@ -8,7 +8,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import GateError
-from plinth_registry import api, approval, policy
+from plinth_registry import approval, decisions, policy
 from plinth_registry.candidate import Candidate
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.releases import Action
@@ -21,23 +21,23 @@ PROXY = "anna@example.org"
 def test_a_withdrawn_candidate_is_not_promoted_again_on_its_old_approval(ctx: Context, line: Any, mlflow: Any) -> None:
     release(ctx, line)
     again = (ctx, line.recipe, "1", "ops", "again")
-    assert api.promote(*again).action == "champion"  # it is champion: nothing moves
-    ended = api.rollback(ctx, line.recipe, ADA, "worse", withdraw=True).number
+    assert decisions.promote(*again).action == "champion"  # it is champion: nothing moves
+    ended = decisions.rollback(ctx, line.recipe, ADA, "worse", withdraw=True).number
     with pytest.raises(GateError) as caught:
-        api.promote(*again)
+        decisions.promote(*again)
     assert f"{ADA} approved a promotion that ended with release record {ended}" in str(caught.value.found)
-    api.approve(ctx, line.recipe, "1", ADA, "good")  # the same words are another decision now
-    assert api.promote(*again).number == ended + 2
+    decisions.approve(ctx, line.recipe, "1", ADA, "good")  # the same words are another decision now
+    assert decisions.promote(*again).number == ended + 2
 
 
 @pytest.mark.exhaustive
 def test_a_canary_that_was_given_back_is_approved_anew(ctx: Context, line: Any, mlflow: Any) -> None:
     register(ctx, line)
-    api.approve(ctx, line.recipe, "1", ADA, "good")
-    api.promote(ctx, line.recipe, "1", "ops", "trial", "canary")
-    api.return_canary(ctx, line.recipe, ADA, "worse")
+    decisions.approve(ctx, line.recipe, "1", ADA, "good")
+    decisions.promote(ctx, line.recipe, "1", "ops", "trial", "canary")
+    decisions.return_canary(ctx, line.recipe, ADA, "worse")
     with pytest.raises(GateError, match="0 of 1 approvals"):
-        api.promote(ctx, line.recipe, "1", "ops", "again", "canary")
+        decisions.promote(ctx, line.recipe, "1", "ops", "again", "canary")
 
 
 def move(ctx: Context, found: Candidate, action: Action, version: str | None, previous: str | None = None) -> int:

@@ -19,7 +19,7 @@ from plinth.recipe.load import load
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth_assets.catalog import stages
 from plinth_jobs import definitions
-from plinth_registry import api, policy
+from plinth_registry import decisions, policy
 from plinth_registry.gates.settings import ApprovalPolicy
 from plinth_registry.mlflow import connection
 from plinth_registry.mlflow import settings as login
@@ -168,7 +168,7 @@ def _scrolled_to(page: Any, link: Any) -> Any:
 
 def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster, page):
     recipe, ctx = load(workspace / "variant.yaml"), Context(Workspace(workspace))
-    assert api.history(ctx, recipe) == ()
+    assert decisions.history(ctx, recipe) == ()
     page.goto(f"{ensure_server(ctx.workspace)}/#/models/tiny-candidate/versions/1")
     tags = {"approval": "approved", "approval.reason": "read the evidence"}
     for name, value in tags.items():
@@ -177,11 +177,11 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
         page.get_by_role("button", name="Add", exact=True).last.click()
         page.get_by_role("cell", name=value, exact=True).first.wait_for()
     page.goto("about:blank")  # an open page draws and asks all the time
-    _until(lambda: api.history(ctx, recipe), 600, "the promotion")
-    last = api.history(ctx, recipe)[-1]
+    _until(lambda: decisions.history(ctx, recipe), 600, "the promotion")
+    last = decisions.history(ctx, recipe)[-1]
     assert (last.model, last.version) == ("tiny", "1")
     assert [(approval.by, approval.proxy) for approval in last.approvals] == [(ADA, login.SIGNER)]
-    _until(lambda: api.history(ctx, recipe)[-1].action == "champion", 300, "the alias")
+    _until(lambda: decisions.history(ctx, recipe)[-1].action == "champion", 300, "the alias")
     page.goto(f"{ensure_server(ctx.workspace)}/#/models/tiny")
     page.get_by_text("champion").first.wait_for()
     page.goto(f"{dagster}/runs")

@@ -11,7 +11,7 @@ import pytest
 from plinth.evaluation import statistics
 from plinth.evaluation.comparison.differences import Difference
 from plinth.records import Manifest
-from plinth.report import evaluation, release_pages, run_page, run_panels
+from plinth.report import evaluation, run_page, run_panels
 from plinth.report import evaluation as evaluation_page
 from plinth.report.page import (
     Fact,
@@ -26,16 +26,19 @@ from plinth.report.page import (
     page,
 )
 from plinth_assets.measurements import evaluation_stage
+from plinth_ops.gamedays import gameday
 from plinth_ops.gamedays import play as gameday_page
 from plinth_ops.reviews import postmortem as incident_page
 from plinth_ops.reviews import review as period_page
+from plinth_registry.consumers import ConsumerRow, VersionRow
+from plinth_registry.impact_page import impact_page
 from tests import services
 from tests.browser import reading
 from tests.plinth.report.evaluation.test_page import data as evaluation_data
 from tests.plinth.report.evaluation.test_page import row
 from tests.plinth.report.run.test_run_page import ABOUT
-from tests.plinth.report.test_impact_page import arrows, boxes
-from tests.plinth.report.test_trial_page import stream, trial
+from tests.registry.canary.test_trial_page import stream, trial
+from tests.registry.test_impact_page import arrows, impact
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.needs("Chromium")]
 LONG = "a name without a space that is longer than any phone is wide ".replace(" ", "_") * 2
@@ -55,13 +58,11 @@ def _index() -> str:
 
 
 def _impact() -> str:
-    return release_pages.impact_page(
-        release_pages.ImpactData(
-            kind="source", target=LONG, marks=("withdrawn",), gaps=("MLflow does not run",),
-            boxes=tuple(boxes("a", "b")), arrows=tuple(arrows("a>b")), count=1200,
-            manifests=(release_pages.ImpactRow(steps=0, asset="a", digest="d" * 64, state="published"),),
-            versions=(release_pages.VersionRow(model="m", version="3", checkpoint="c" * 64, aliases=("champion",)),),
-            consumers=(release_pages.ConsumerRow(name="search", owner="ops@example.org", uses="m@champion"),),
+    return impact_page(
+        impact(
+            LONG, ("a", "b"), marks=("withdrawn",), gaps=("MLflow does not run",), links=tuple(arrows("a>b")),
+            versions=(VersionRow(model="m", version="3", checkpoint="c" * 64, aliases=("champion",)),),
+            consumers=(ConsumerRow(name="search", owner="ops@example.org", uses="m@champion"),),
         )
     )  # fmt: skip
 
@@ -76,25 +77,25 @@ def _incident() -> str:
 
 
 def _gameday() -> str:
-    texts = ("name", "hypothesis", "fault", "blast_radius", "abort", "protection", "alerts", "mechanism", "machine")
+    texts = ("name", "hypothesis", "fault", "blast_radius", "abort", "protection", "mechanism", "machine", "version")
+    seen = [gameday.Outcome(what="weights", passed=passed, seen=LONG) for passed in (True, False)]
     instants = (
-        gameday_page.GameDayInstant(number=0, struck="at step 3", passed=True, alert_s=2.0),
-        gameday_page.GameDayInstant(number=1, struck=LONG, passed=False, failures=(LONG,)),
+        gameday.Instant(number=0, struck="at step 3", findings=(seen[0],), alert_s=2.0),
+        gameday.Instant(number=1, struck=LONG, findings=(seen[1],)),
     )
-    return gameday_page.page(
-        gameday_page.GameDayData(
-            **dict.fromkeys(texts, "text of it"), passed=False, seed=1, record="record 1", compared=("weights",),
-            instants=instants, phases=(gameday_page.GameDayPhase(name="detect", seconds=1.0),), seconds=9.0,
-        )
+    record = gameday.GameDayRecord(
+        **dict.fromkeys(texts, "text of it"), alerts=("JobFailed",), seed=1, instants=instants,
+        phases={"detect": 1.0}, seconds=9.0,
     )  # fmt: skip
+    return gameday_page.page(record, "record 1")
 
 
 def _review() -> str:
     kinds = ((True, "all well"), (False, "2 failed"), (None, "nothing"))
     found = tuple(
         period_page.PeriodSection(
-            title=f"Part {word}", good=good, verdict=word, lead="jobs", columns=("job", "n"), rows=((LONG, "3"),),
-            numbers=(1,), more=4,
+            title=f"Part {word}", good=good, verdict=word, lead="jobs", columns=("job", "n"),
+            rows=((LONG, "3"),) * (period_page.ROWS + 4), numbers=(1,),
         )
         for good, word in kinds
     )  # fmt: skip
@@ -153,7 +154,7 @@ def pages(data: ReportData, timeline: list[dict[str, Any]], shown: str) -> dict[
         "index": _index(),
         "results": page(data),
         "evaluation": _evaluation(),
-        "canary": release_pages.trial_page(trial(stream(), stream(LONG), small=("probe x (9)",), missing="a reason")),
+        "canary": trial(stream(), stream(LONG), small=("probe x (9)",), missing="a reason"),
         "experiment": shown,
         "review": _review(),
         "incident": _incident(),

@@ -86,7 +86,7 @@ def test_a_broken_history_is_one_alert_until_it_changes(
 def test_the_asset_of_the_release_follows_what_commands_signed(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """A promotion and a rollback by a command are each one run of the release job, and none where Dagster made it."""
     recipe = make_recipe("demo")
-    monkeypatch.setattr("plinth_registry.api.ready", lambda *_: ())
+    monkeypatch.setattr("plinth_registry.decisions.ready", lambda *_: ())
     facts: dict[str, Any] = {"step": "s", "version": "1", "params": {}, "inputs": {}, "parts": ()}
     ctx.refs.publish(Manifest(asset="candidate", **facts), "key")
     sensor = approval(recipe, ctx.workspace.root, dg.GraphDefinition(name="make_release").to_job(), DagsterPlacement())

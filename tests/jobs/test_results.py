@@ -15,7 +15,7 @@ from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth_jobs import pipeline, results
-from plinth_registry import api
+from plinth_registry import decisions
 from plinth_registry.releases import ReleaseHistory, ReleaseRecord
 from tests.jobs.conftest import RECIPE
 
@@ -111,7 +111,7 @@ def test_the_release_on_a_page_is_what_became_of_its_candidate(ctx: Context, mon
         record(1, first, "champion", "1", None, "2026-01-01T10:00:00+00:00"),
         record(2, second, "champion", "2", "1", "2026-01-02T10:00:00+00:00"),
     ]
-    monkeypatch.setattr(api, "history", lambda *_: ReleaseHistory(history))
+    monkeypatch.setattr(decisions, "history", lambda *_: ReleaseHistory(history))
 
     def shown() -> list[tuple[str, str, str]]:
         found = []
@@ -138,8 +138,8 @@ def test_the_summary_of_a_run_names_the_alias_and_not_the_last_action(
     recipe, made = load(RECIPE), line(ctx, 1)
     at = "2026-01-01T10:00:00+00:00"
     history = [record(1, made, "champion", "1", None, at), record(2, made, "champion", "2", "1", at)]
-    monkeypatch.setattr(api, "history", lambda *_: ReleaseHistory(history))
-    monkeypatch.setattr(api, "pending", lambda *_: ())
+    monkeypatch.setattr(decisions, "history", lambda *_: ReleaseHistory(history))
+    monkeypatch.setattr(decisions, "pending", lambda *_: ())
 
     def shown() -> tuple[str, str, str]:
         found = pipeline.describe_release(ctx, recipe)
@@ -159,7 +159,7 @@ def test_a_page_is_current_until_something_that_it_shows_is_written(
 ) -> None:
     recipe, pending, clock = load(RECIPE), list[int](), count(2 * 10**18)  # later than this test
     line(ctx, 1)
-    monkeypatch.setattr(api, "pending", lambda *_: tuple(pending))
+    monkeypatch.setattr(decisions, "pending", lambda *_: tuple(pending))
 
     def write(name: str) -> Path:
         target = ctx.workspace.root / name
@@ -193,7 +193,7 @@ def test_pages_are_renewed_when_a_release_record_moves_their_candidate(
     recipe, written = load(RECIPE), list[str]()
     first, second = line(ctx, 1), line(ctx, 2)
     history = [record(1, first, "champion", "1", None, "2026-01-01T10:00:00+00:00")]
-    monkeypatch.setattr(api, "history", lambda *_: ReleaseHistory(history))
+    monkeypatch.setattr(decisions, "history", lambda *_: ReleaseHistory(history))
     monkeypatch.setattr(results, "write", lambda _, __, version: written.append(version))
     assert results.renew(ctx, recipe) == ()  # no page was written so far
     for version in "12":

@@ -22,6 +22,7 @@ from plinth_registry import (
     api,
     audit_log,
     consumers,
+    decisions,
     freeze,
     policy,
     promotion,
@@ -48,6 +49,12 @@ def mlflow(ctx: Context, mlflow_uri: str) -> Any:
     return connection.connect(ctx.workspace)
 
 
+def released(mlflow: Any, line: Any) -> bool:
+    """True if MLflow shows a champion."""
+    model = connection.optional(lambda: mlflow.get_registered_model(line.recipe.release.name))
+    return model is not None and "champion" in model.aliases
+
+
 def register(ctx: Context, line: Any, **facts: object) -> tuple[Any, dict[str, Any]]:
     found, gates = api.register_candidate(
         ctx,
@@ -64,7 +71,7 @@ def register(ctx: Context, line: Any, **facts: object) -> tuple[Any, dict[str, A
 def release(ctx: Context, line: Any) -> ReleaseRecord:
     """Register, approve and promote."""
     found, _ = register(ctx, line)
-    api.approve(ctx, line.recipe, found.version, ADA, "good")
+    decisions.approve(ctx, line.recipe, found.version, ADA, "good")
     (record,) = api.promote_if_approved(ctx, line.recipe)
     return record
 
@@ -127,7 +134,7 @@ def test_a_candidate_has_papers_before_it_is_released(
     ctx: Context, line: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     found, _ = register(ctx, line)
-    assert api.find_candidate(ctx, line.recipe, "1") == api.find_candidate(ctx, line.recipe, None) == found
+    assert decisions.find_candidate(ctx, line.recipe, "1") == decisions.find_candidate(ctx, line.recipe, None) == found
     made = signed.make(ctx, subject_of(ctx, found, f"{found.model}/{found.version}"))
     assert made.checkpoint == line.checkpoint.digest
     card = made.files["README.md"].decode()
@@ -143,7 +150,7 @@ def test_a_candidate_has_papers_before_it_is_released(
     assert signed.signed_by(ctx, made) == ("compliance",)
     flip(found.directory / "model.safetensors")
     with pytest.raises(SignatureError, match=r"the signature of .* is invalid"):
-        api.find_candidate(ctx, line.recipe, "1")
+        decisions.find_candidate(ctx, line.recipe, "1")
 
 
 def test_the_model_card_is_the_description_of_candidate_and_release(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -163,7 +170,7 @@ def test_the_model_card_is_the_description_of_candidate_and_release(ctx: Context
         whole = Path(mlflow.download_artifacts(version.run_id, path, folder)).read_text()
     found = verified.verify_release(ctx, name, "1")[0]
     assert whole == signed.papers_of_candidate(ctx, found).files["README.md"].decode()
-    api.rollback(ctx, line.recipe, BEN, "it leaks", withdraw=True)
+    decisions.rollback(ctx, line.recipe, BEN, "it leaks", withdraw=True)
     assert f"**{ROLLED_BACK}**: " in mlflow.get_model_version(name, "1").description
 
 
@@ -172,7 +179,7 @@ def test_a_release_whose_candidate_was_changed_can_be_rolled_back(ctx: Context, 
     found = verified.verify_release(ctx, record.model, "1")[0]
     flip(evidence_path(found.directory, found.key))
     before = mlflow.get_model_version(record.model, "1").description
-    assert api.rollback(ctx, line.recipe, BEN, "it was changed", withdraw=True).action == "withdrawn"
+    assert decisions.rollback(ctx, line.recipe, BEN, "it was changed", withdraw=True).action == "withdrawn"
     assert mlflow.get_model_version(record.model, "1").description == before
 
 
@@ -241,13 +248,13 @@ def test_missing_facts_fail_their_gates(ctx: Context, line: Any) -> None:
 
 def test_nothing_is_promoted_without_approval(ctx: Context, line: Any, mlflow: Any) -> None:
     register(ctx, line)
-    (status,) = api.pending(ctx, line.recipe)
+    (status,) = decisions.pending(ctx, line.recipe)
     assert status.waits_for_approval
     assert api.promote_if_approved(ctx, line.recipe) == ()
     with pytest.raises(GateError, match="is blocked by gates") as caught:
-        api.promote(ctx, line.recipe, None, "ben", "in a hurry")
+        decisions.promote(ctx, line.recipe, None, "ben", "in a hurry")
     assert "0 of 1 approvals" in str(caught.value)
-    assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
+    assert not released(mlflow, line)
 
 
 def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -256,10 +263,10 @@ def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any
     assert [decision.by for decision in record.approvals] == [ADA]
     assert set(record.gates) >= {"signature", "lineage", "beats_trigram", "approvals"}
     assert aliases(mlflow, line) == {"champion": "1"}
-    assert [each.action for each in api.history(ctx, line.recipe)] == ["canary", "champion"]
+    assert [each.action for each in decisions.history(ctx, line.recipe)] == ["canary", "champion"]
     released = mlflow.get_model_version(line.recipe.release.name, "1")
     assert released.source == f"models:/{line.recipe.release.name}-candidate/1"
-    assert api.pending(ctx, line.recipe) == ()
+    assert decisions.pending(ctx, line.recipe) == ()
 
 
 @pytest.mark.exhaustive
@@ -274,8 +281,8 @@ def test_nothing_is_printed(ctx: Context, line: Any, capfd: pytest.CaptureFixtur
 def test_promoting_twice_is_promoting_once(ctx: Context, line: Any, mlflow: Any) -> None:
     record = release(ctx, line)
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    assert api.promote(ctx, line.recipe, "1", "ben", "again") == record
-    assert len(api.history(ctx, line.recipe)) == 2
+    assert decisions.promote(ctx, line.recipe, "1", "ben", "again") == record
+    assert len(decisions.history(ctx, line.recipe)) == 2
     assert len(connection.versions(mlflow, line.recipe.release.name)) == 1
 
 
@@ -287,16 +294,16 @@ def test_decisions_start_no_server(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     monkeypatch.setattr(server, "_start", lambda *_: pytest.fail("a server was started"))
     release_name, mlflow = line.recipe.release.name, connection.connect(ctx.workspace)
-    api.approve(ctx, line.recipe, found.version, ADA, "good")
+    decisions.approve(ctx, line.recipe, found.version, ADA, "good")
     (record,) = api.promote_if_approved(ctx, line.recipe)
     assert (record.action, record.version) == ("champion", "1")
     assert aliases(mlflow, line) == {"champion": "1"}
     version = mlflow.get_model_version(release_name, "1")
     assert version.source == f"models:/{found.model}/1"
     assert "gates.evidence" in version.tags
-    assert api.mark_tainted(ctx, line.checkpoint.digest, BEN, "leaked personal data").gaps == ()
+    assert freeze.mark_tainted(ctx, line.checkpoint.digest, BEN, "leaked personal data").gaps == ()
     assert mlflow.get_model_version(found.model, "1").description.startswith("> **TAINTED, do not use")
-    assert api.rollback(ctx, line.recipe, BEN, "unfit", withdraw=True).version is None
+    assert decisions.rollback(ctx, line.recipe, BEN, "unfit", withdraw=True).version is None
     assert aliases(mlflow, line) == {}
 
 
@@ -304,7 +311,7 @@ def test_an_approval_set_in_mlflow_without_a_login_is_a_request(ctx: Context, li
     found, _ = register(ctx, line)
     mlflow.set_model_version_tag(found.model, found.version, "approval", "approved")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    assert "approval.by and approval.reason are missing" in api.pending(ctx, line.recipe)[0].gates[-1].reason
+    assert "approval.by and approval.reason are missing" in decisions.pending(ctx, line.recipe)[0].gates[-1].reason
     page = mlflow.get_model_version(found.model, found.version)
     assert "> **Approval tags are not counted.** tag approval is set, but approval.by and" in page.description
     assert (
@@ -314,12 +321,12 @@ def test_an_approval_set_in_mlflow_without_a_login_is_a_request(ctx: Context, li
     mlflow.set_model_version_tag(found.model, found.version, "approval.by", ADA)
     mlflow.set_model_version_tag(found.model, found.version, "approval.reason", "looks right")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    reason = api.pending(ctx, line.recipe)[0].gates[-1].reason
+    reason = decisions.pending(ctx, line.recipe)[0].gates[-1].reason
     assert f"approval not counted: {ADA} (tag, without a signed login" in reason
     page = mlflow.get_model_version(found.model, found.version)
     assert f"not counted: {ADA} (tag, without a signed login" in page.tags["approval.answer"]
-    api.approve(ctx, line.recipe, None, ADA, "looks right")
-    assert [one.version for one in api.ready(ctx, line.recipe)] == [found.version]
+    decisions.approve(ctx, line.recipe, None, ADA, "looks right")
+    assert [one.version for one in decisions.ready(ctx, line.recipe)] == [found.version]
     page = mlflow.get_model_version(found.model, found.version)
     assert "approval.answer" not in page.tags
     assert "not counted.**" not in page.description
@@ -327,33 +334,33 @@ def test_an_approval_set_in_mlflow_without_a_login_is_a_request(ctx: Context, li
 
 def test_a_rejection_stops_an_approved_candidate(ctx: Context, line: Any) -> None:
     found, _ = register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "good")
-    api.approve(ctx, line.recipe, None, BEN, "it leaks", "rejected")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
+    decisions.approve(ctx, line.recipe, None, BEN, "it leaks", "rejected")
     assert api.promote_if_approved(ctx, line.recipe) == ()
     with pytest.raises(GateError, match="is blocked by gates"):
-        api.promote(ctx, line.recipe, found.version, "ada", "anyway")
+        decisions.promote(ctx, line.recipe, found.version, "ada", "anyway")
 
 
 def test_two_people_and_only_those_allowed(ctx: Context, make_line: Any) -> None:
     line = make_line(people=2, approvers=[ADA, BEN])
     register(ctx, line)
     with pytest.raises(GateError, match="eve may not approve"):
-        api.approve(ctx, line.recipe, None, "eve", "me too")
-    api.approve(ctx, line.recipe, None, ADA, "good")
+        decisions.approve(ctx, line.recipe, None, "eve", "me too")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    api.approve(ctx, line.recipe, None, BEN, "agreed")
+    decisions.approve(ctx, line.recipe, None, BEN, "agreed")
     assert len(api.promote_if_approved(ctx, line.recipe)) == 1
 
 
 @pytest.mark.exhaustive
 def test_a_canary_stays_one_until_somebody_says_more(ctx: Context, line: Any, mlflow: Any) -> None:
     register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "try it")
-    assert api.promote(ctx, line.recipe, None, "ben", "trial", stage="canary").action == "canary"
+    decisions.approve(ctx, line.recipe, None, ADA, "try it")
+    assert decisions.promote(ctx, line.recipe, None, "ben", "trial", stage="canary").action == "canary"
     assert aliases(mlflow, line) == {"canary": "1"}
     assert api.promote_if_approved(ctx, line.recipe) == ()
     assert aliases(mlflow, line) == {"canary": "1"}
-    assert api.promote(ctx, line.recipe, "1", "ben", "trial went well").action == "champion"
+    assert decisions.promote(ctx, line.recipe, "1", "ben", "trial went well").action == "champion"
     assert aliases(mlflow, line) == {"champion": "1"}
 
 
@@ -362,7 +369,7 @@ def test_a_promotion_interrupted_before_its_record_is_finished_by_the_next(
     ctx: Context, line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "good")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
     append = releases.append
 
     def crash(*args: Any, **fields: Any) -> ReleaseRecord:
@@ -392,19 +399,19 @@ def test_weights_are_read_only_where_people_have_approved(
         return verify(directory, key)
 
     monkeypatch.setattr(signing, "verify", counted)
-    assert api.ready(ctx, line.recipe) == ()
+    assert decisions.ready(ctx, line.recipe) == ()
     assert read == []
-    api.approve(ctx, line.recipe, None, ADA, "good")
-    (status,) = api.ready(ctx, line.recipe)
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
+    (status,) = decisions.ready(ctx, line.recipe)
     assert (status.version, status.ready) == ("1", True)
     assert read == [directories.directory_of(ctx, line.checkpoint.digest)]
 
 
 def test_an_approved_candidate_with_a_closed_gate_is_not_ready(ctx: Context, line: Any) -> None:
     register(ctx, line, licences={"proprietary": 1})
-    api.approve(ctx, line.recipe, None, ADA, "good")
-    assert api.ready(ctx, line.recipe) == ()
-    (status,) = api.pending(ctx, line.recipe)
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
+    assert decisions.ready(ctx, line.recipe) == ()
+    (status,) = decisions.pending(ctx, line.recipe)
     assert [gate.name for gate in status.gates if gate.blocks] == ["licence"]
 
 
@@ -420,7 +427,7 @@ def test_an_approved_candidate_with_a_closed_gate_is_not_ready(ctx: Context, lin
 )
 def test_a_flipped_byte_is_refused_everywhere(ctx: Context, line: Any, mlflow: Any, name: str) -> None:
     found, _ = register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "good")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
     flip(found.directory / name)
     with pytest.raises(SignatureError, match=name):
         verified.verify_model(ctx, f"{found.model}/{found.version}")
@@ -429,11 +436,11 @@ def test_a_flipped_byte_is_refused_everywhere(ctx: Context, line: Any, mlflow: A
     with pytest.raises(SignatureError, match=name):
         register(ctx, line)
     with pytest.raises(SignatureError, match=name):
-        api.promote(ctx, line.recipe, found.version, "ben", "go")
+        decisions.promote(ctx, line.recipe, found.version, "ben", "go")
     with pytest.raises(SignatureError, match=name):
-        api.approve(ctx, line.recipe, found.version, BEN, "go")
+        decisions.approve(ctx, line.recipe, found.version, BEN, "go")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
+    assert not released(mlflow, line)
 
 
 @pytest.mark.exhaustive
@@ -450,11 +457,11 @@ def test_a_champion_that_was_changed_is_refused_at_load(ctx: Context, line: Any)
 
 def test_a_changed_manifest_is_refused_at_promote_and_load(ctx: Context, line: Any) -> None:
     found, _ = register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "good")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
     path = ctx.refs.manifests / f"{line.curated.digest}.json"
     path.write_text(path.read_text().replace('"version":"1"', '"version":"2"'))
     with pytest.raises(LineageError, match="web/curated"):
-        api.promote(ctx, line.recipe, None, "ben", "go")
+        decisions.promote(ctx, line.recipe, None, "ben", "go")
     with pytest.raises(LineageError, match="web/curated"):
         verified.verify_model(ctx, str(found.directory))
 
@@ -472,18 +479,18 @@ def test_tags_are_not_believed(ctx: Context, make_line: Any, mlflow: Any) -> Non
     bad.evaluation = bad.evaluate(model=9.0)
     first, _ = register(ctx, good)
     second, _ = register(ctx, bad)
-    api.approve(ctx, bad.recipe, second.version, ADA, "mistaken")
+    decisions.approve(ctx, bad.recipe, second.version, ADA, "mistaken")
     mlflow.set_model_version_tag(second.model, second.version, "gates", "passed")
     mlflow.set_model_version_tag(second.model, second.version, "evaluation", good.evaluation.digest)
     with pytest.raises(GateError, match="is blocked by gates"):
-        api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
+        decisions.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     mlflow.set_model_version_tag(second.model, second.version, "candidate", first.key)
     with pytest.raises(SignatureError):
-        api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
+        decisions.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     mlflow.set_model_version_tag(second.model, second.version, "candidate", "../../keys/trainer")
     with pytest.raises(SignatureError, match="has no candidate key"):
-        api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
-    statuses = {status.version: status for status in api.pending(ctx, good.recipe)}
+        decisions.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
+    statuses = {status.version: status for status in decisions.pending(ctx, good.recipe)}
     assert statuses["2"].error is not None
     assert statuses["1"].waits_for_approval
 
@@ -505,7 +512,7 @@ def test_a_source_outside_the_workspace_is_refused(ctx: Context, line: Any, mlfl
     tags = mlflow.get_model_version(found.model, found.version).tags
     rogue = mlflow.create_model_version(found.model, "plinth:///input/evil", tags=tags, await_creation_for=None)
     with pytest.raises(TrustError, match="not a model of this workspace"):
-        api.promote(ctx, line.recipe, rogue.version, "eve", "trust me")
+        decisions.promote(ctx, line.recipe, rogue.version, "eve", "trust me")
 
 
 @pytest.mark.exhaustive
@@ -518,9 +525,9 @@ def test_a_model_copied_to_another_name_is_refused(ctx: Context, make_line: Any)
         source, target = source.with_name(source.name + suffix), target.with_name(target.name + suffix)
         shutil.rmtree(target) if target.is_dir() else target.unlink()
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
-    api.approve(ctx, one.recipe, first.version, ADA, "good")
+    decisions.approve(ctx, one.recipe, first.version, ADA, "good")
     with pytest.raises(LineageError, match="signed for another checkpoint"):
-        api.approve(ctx, other.recipe, second.version, ADA, "good")
+        decisions.approve(ctx, other.recipe, second.version, ADA, "good")
 
 
 # Rollback and taint
@@ -532,19 +539,19 @@ def test_rollback_returns_to_the_version_before(ctx: Context, make_line: Any, ml
         release(ctx, line)
     recipe = lines[0].recipe
     assert aliases(mlflow, lines[0]) == {"champion": "3", "previous": "2"}
-    record = api.rollback(ctx, recipe, ADA, "worse in production")
+    record = decisions.rollback(ctx, recipe, ADA, "worse in production")
     assert (record.action, record.version, record.previous) == ("rollback", "2", "3")
     assert aliases(mlflow, lines[0]) == {"champion": "2", "previous": "1"}
     assert verified.verify_model(ctx, f"{recipe.release.name}@champion").checkpoint == lines[1].checkpoint.digest
     assert api.promote_if_approved(ctx, recipe) == ()
-    api.rollback(ctx, recipe, ADA, "that one too")
+    decisions.rollback(ctx, recipe, ADA, "that one too")
     assert aliases(mlflow, lines[0]) == {"champion": "1"}
     with pytest.raises(GateError, match="no good version before 1"):
-        api.rollback(ctx, recipe, ADA, "and that one")
-    assert api.rollback(ctx, recipe, ADA, "take it away", withdraw=True).action == "withdrawn"
+        decisions.rollback(ctx, recipe, ADA, "and that one")
+    assert decisions.rollback(ctx, recipe, ADA, "take it away", withdraw=True).action == "withdrawn"
     assert aliases(mlflow, lines[0]) == {}
     with pytest.raises(MissingError, match="no champion"):
-        api.rollback(ctx, recipe, ADA, "what else")
+        decisions.rollback(ctx, recipe, ADA, "what else")
 
 
 @pytest.mark.exhaustive
@@ -558,16 +565,16 @@ def test_a_rollback_interrupted_before_mlflow_is_shown_by_the_next_look(
     with monkeypatch.context() as patched:
         patched.setattr(promotion, "repair", _killed)
         with pytest.raises(KeyboardInterrupt):
-            api.rollback(ctx, lines[0].recipe, ADA, "worse")
+            decisions.rollback(ctx, lines[0].recipe, ADA, "worse")
     assert aliases(mlflow, lines[0]) == {"champion": "3", "previous": "2"}
     name = lines[0].recipe.release.name
     assert verified.verify_model(ctx, f"{name}@champion").release == f"{name}/2"
-    assert api.repair(ctx, lines[0].recipe) == (
+    assert decisions.repair(ctx, lines[0].recipe) == (
         f"{name}@champion was 3, expected 2 by the signed history",
         f"{name}@previous was 2, expected 1 by the signed history",
     )
     assert aliases(mlflow, lines[0]) == {"champion": "2", "previous": "1"}
-    assert len([each for each in api.history(ctx, lines[0].recipe) if each.action == "rollback"]) == 1
+    assert len([each for each in decisions.history(ctx, lines[0].recipe) if each.action == "rollback"]) == 1
 
 
 @pytest.mark.exhaustive
@@ -577,21 +584,21 @@ def test_a_canary_is_given_back_also_after_a_kill(
     first, second = make_line(1), make_line(2)
     release(ctx, first)
     register(ctx, second)
-    api.approve(ctx, second.recipe, None, ADA, "try it")
+    decisions.approve(ctx, second.recipe, None, ADA, "try it")
     with pytest.raises(MissingError, match="no canary"):
-        api.return_canary(ctx, first.recipe, ADA, "there is none")
-    api.promote(ctx, second.recipe, None, "ben", "trial", stage="canary")
+        decisions.return_canary(ctx, first.recipe, ADA, "there is none")
+    decisions.promote(ctx, second.recipe, None, "ben", "trial", stage="canary")
     assert aliases(mlflow, first) == {"champion": "1", "canary": "2"}
 
     with monkeypatch.context() as patched:
         patched.setattr(promotion, "repair", _killed)
         with pytest.raises(KeyboardInterrupt):
-            api.return_canary(ctx, first.recipe, ADA, "worse on web")
+            decisions.return_canary(ctx, first.recipe, ADA, "worse on web")
     assert aliases(mlflow, first) == {"champion": "1", "canary": "2"}
-    record = api.return_canary(ctx, first.recipe, ADA, "again")
+    record = decisions.return_canary(ctx, first.recipe, ADA, "again")
     assert (record.action, record.version, record.previous, record.reason) == ("returned", "1", "2", "worse on web")
     assert aliases(mlflow, first) == {"champion": "1"}
-    assert [each.action for each in api.history(ctx, first.recipe)].count("returned") == 1
+    assert [each.action for each in decisions.history(ctx, first.recipe)].count("returned") == 1
     logged = [each.outcome for each in audit_log.entries(ctx) if each.action == "return"]
     assert logged == ["done"]
     name = first.recipe.release.name
@@ -605,13 +612,13 @@ def test_a_promotion_that_was_given_back_half_way_is_not_taken_up_again(
     ctx: Context, line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "good")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
     with monkeypatch.context() as patched:
         patched.setattr(verified, "verify_release", _killed)
         with pytest.raises(KeyboardInterrupt):
             api.promote_if_approved(ctx, line.recipe)
     assert aliases(mlflow, line) == {"canary": "1"}
-    assert api.return_canary(ctx, line.recipe, ADA, "not this one").version is None
+    assert decisions.return_canary(ctx, line.recipe, ADA, "not this one").version is None
     assert aliases(mlflow, line) == {}
     assert api.promote_if_approved(ctx, line.recipe) == ()
 
@@ -626,18 +633,18 @@ def test_taint_freezes_tells_who_is_concerned_and_rollback_avoids_it(ctx: Contex
     for line in (first, second, third):
         release(ctx, line)
     name = first.recipe.release.name
-    api.mark_tainted(ctx, second.checkpoint.digest, ADA, "trained on a leak")
-    told = api.mark_tainted(ctx, third.curated.digest[:16], ADA, "poisoned")
+    freeze.mark_tainted(ctx, second.checkpoint.digest, ADA, "trained on a leak")
+    told = freeze.mark_tainted(ctx, third.curated.digest[:16], ADA, "poisoned")
     assert told.versions == (f"{name}/3", f"{name}-candidate/3")
     assert told.aliases == (f"{name}@champion",)
     assert any(each.startswith("checkpoint ") for each in told.manifests)
     assert mlflow.get_model_version(name, "3").tags["taint"] == f"{ADA}: poisoned"
     with pytest.raises(GateError, match="tainted"):
         verified.verify_model(ctx, f"{name}@champion")
-    assert api.rollback(ctx, first.recipe, ADA, "poisoned").version == "1"
+    assert decisions.rollback(ctx, first.recipe, ADA, "poisoned").version == "1"
     assert aliases(mlflow, first) == {"champion": "1"}
     with pytest.raises(GateError, match="poisoned"):
-        api.promote(ctx, first.recipe, "3", "eve", "again")
+        decisions.promote(ctx, first.recipe, "3", "eve", "again")
 
 
 @pytest.mark.exhaustive
@@ -661,7 +668,7 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
     ):
         with pytest.raises(MissingError, match=match):
             consumers.enrol(ctx, "other", "chat@example.org", child=wrong)
-    told = api.mark_tainted(ctx, line.curated.digest, ADA, "poisoned")
+    told = freeze.mark_tainted(ctx, line.curated.digest, ADA, "poisoned")
     assert [(row.name, row.owner, row.uses) for row in told.consumers] == [
         ("chat", "chat@example.org", child.uses + ", affected"),
         ("search", "search@example.org", f"{name}@champion, now version 1, affected"),
@@ -676,7 +683,7 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
     assert ("champion",) in [row.aliases for row in seen.versions]
     assert consumers.impact(ctx, line.checkpoint.digest).marks == seen.marks  # frozen from above
     assert consumers.impact(ctx, fingerprint.digest("inventory")).marks == seen.marks  # and it holds what is marked
-    api.lift_taint(ctx, line.curated.digest, ADA, "it was not")
+    freeze.lift_taint(ctx, line.curated.digest, ADA, "it was not")
     assert "taint" not in mlflow.get_model_version(name, "1").tags
     assert freeze.feed_entries(ctx)[-1].event == "lifted"
     assert verified.verify_model(ctx, f"{name}@champion").checkpoint == line.checkpoint.digest
@@ -688,22 +695,22 @@ def test_a_marked_champion_gives_way_where_the_policy_says_so(ctx: Context, make
     for line in (first, second):
         release(ctx, line)
     name, recipe = first.recipe.release.name, first.recipe
-    api.mark_tainted(ctx, second.checkpoint.digest, ADA, "poisoned")
+    freeze.mark_tainted(ctx, second.checkpoint.digest, ADA, "poisoned")
     entry = freeze.feed_entries(ctx)[0]
-    assert api.champion_gives_way(ctx, recipe, entry) is None  # by default it stays
+    assert freeze.champion_gives_way(ctx, recipe, entry) is None  # by default it stays
     policy.sign(ctx, small_policy(name, 2).model_copy(update={"tainted_champion": "goes back"}))
-    api.lift_taint(ctx, second.checkpoint.digest, ADA, "it was not")
-    assert api.champion_gives_way(ctx, recipe, entry) is None  # the mark was lifted
-    api.mark_tainted(ctx, second.checkpoint.digest, ADA, "it was")
+    freeze.lift_taint(ctx, second.checkpoint.digest, ADA, "it was not")
+    assert freeze.champion_gives_way(ctx, recipe, entry) is None  # the mark was lifted
+    freeze.mark_tainted(ctx, second.checkpoint.digest, ADA, "it was")
     again = freeze.feed_entries(ctx)[-1]
-    moved = api.champion_gives_way(ctx, recipe, again)
+    moved = freeze.champion_gives_way(ctx, recipe, again)
     assert moved is not None
     assert (moved.action, moved.version, moved.previous) == ("rollback", "1", "2")
     assert "it was" in moved.reason
-    assert api.champion_gives_way(ctx, recipe, again) is None  # it is done
-    api.mark_tainted(ctx, first.curated.digest, ADA, "that too")
+    assert freeze.champion_gives_way(ctx, recipe, again) is None  # it is done
+    freeze.mark_tainted(ctx, first.curated.digest, ADA, "that too")
     newest = [entry for entry in freeze.feed_entries(ctx) if entry.event == "tainted"][-1]
-    gone = api.champion_gives_way(ctx, recipe, newest)
+    gone = freeze.champion_gives_way(ctx, recipe, newest)
     assert gone is not None
     assert (gone.action, gone.version) == ("withdrawn", None)
     assert aliases(mlflow, first) == {}
@@ -712,16 +719,16 @@ def test_a_marked_champion_gives_way_where_the_policy_says_so(ctx: Context, make
 @pytest.mark.exhaustive
 def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:
     register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "good")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
     document = fingerprint.digest("kept")[:32]
-    api.mark_tainted(ctx, document, ADA, "takedown")
+    freeze.mark_tainted(ctx, document, ADA, "takedown")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    (status,) = api.pending(ctx, line.recipe)
+    (status,) = decisions.pending(ctx, line.recipe)
     assert [gate.name for gate in status.gates if gate.blocks] == ["taint"]
     for target in (line.checkpoint.digest, f"{line.recipe.release.name}-candidate/1"):
         with pytest.raises(GateError, match=rf"(?s)is tainted.*web/curated \(document {document[:12]}\) is tainted"):
             verified.verify_model(ctx, target)
-    api.lift_taint(ctx, document, ADA, "it was another text")
+    freeze.lift_taint(ctx, document, ADA, "it was another text")
     assert verified.verify_model(ctx, line.checkpoint.digest).checkpoint == line.checkpoint.digest
     assert api.promote_if_approved(ctx, line.recipe)
 
@@ -733,7 +740,7 @@ def test_a_tainted_probe_set_taints_the_release_that_it_measured(ctx: Context, l
     ctx.refs.publish(line.made("probes", {"checkpoint": line.checkpoint, "probes/own": items}), "key")
     target = f"{line.recipe.release.name}@champion"
     assert verified.verify_model(ctx, target)
-    told = api.mark_tainted(ctx, items.digest, ADA, "leaked")
+    told = freeze.mark_tainted(ctx, items.digest, ADA, "leaked")
     assert f"{line.recipe.release.name}/1" in told.versions
     assert told.aliases == (f"{line.recipe.release.name}@champion",)
     with pytest.raises(GateError, match=r"(?s)is tainted.*evidence: probes/own"):
@@ -750,7 +757,7 @@ def test_an_alias_set_by_hand_changes_nothing_and_is_undone(ctx: Context, make_l
         release(ctx, line)
     recipe = lines[0].recipe
     name = recipe.release.name
-    api.rollback(ctx, recipe, ADA, "worse")
+    decisions.rollback(ctx, recipe, ADA, "worse")
     mlflow.set_registered_model_alias(name, "champion", "2")
     mlflow.set_registered_model_alias(name, "canary", "2")
     assert verified.verify_model(ctx, f"{name}@champion").release == f"{name}/1"
@@ -758,11 +765,11 @@ def test_an_alias_set_by_hand_changes_nothing_and_is_undone(ctx: Context, make_l
         verified.verify_model(ctx, f"{name}/2")
     with pytest.raises(MissingError, match="has no canary"):
         verified.verify_model(ctx, f"{name}@canary")
-    assert api.repair(ctx, recipe) == (
+    assert decisions.repair(ctx, recipe) == (
         f"{name}@champion was 2, expected 1 by the signed history",
         f"{name}@canary was 2, expected unset by the signed history",
     )
-    assert api.repair(ctx, recipe) == ()
+    assert decisions.repair(ctx, recipe) == ()
     assert aliases(mlflow, lines[0]) == {"champion": "1"}
 
 
@@ -772,10 +779,10 @@ def test_a_version_made_by_hand_is_reported_once(ctx: Context, line: Any, mlflow
     name = line.recipe.release.name
     mlflow.create_model_version(name, f"models:/{name}-candidate/1", await_creation_for=None)
     mlflow.set_registered_model_alias(name, "champion", "2")
-    told = api.repair(ctx, line.recipe)
+    told = decisions.repair(ctx, line.recipe)
     assert [sentence.split(" ")[0] for sentence in told] == [f"{name}@champion", name]
     assert "was never released" in told[1]
-    assert api.repair(ctx, line.recipe) == ()
+    assert decisions.repair(ctx, line.recipe) == ()
     with pytest.raises(GateError, match="never released"):
         verified.verify_model(ctx, f"{name}/2")
 
@@ -794,11 +801,11 @@ def test_what_has_no_name_is_missing(ctx: Context, line: Any) -> None:
     for target in ("nonexistent@champion", "nonexistent/1", "ffffffffffff", "x"):
         with pytest.raises(MissingError):
             verified.verify_model(ctx, target)
-    for call in (api.approve, api.promote):
+    for call in (decisions.approve, decisions.promote):
         with pytest.raises(MissingError, match="no candidate"):
             call(ctx, line.recipe, None, ADA, "why")
-    assert api.pending(ctx, line.recipe) == ()
-    assert api.history(ctx, line.recipe) == ()
+    assert decisions.pending(ctx, line.recipe) == ()
+    assert decisions.history(ctx, line.recipe) == ()
 
 
 def test_a_timeline_is_relayed_once_in_batches(ctx: Context, line: Any, mlflow: Any) -> None:

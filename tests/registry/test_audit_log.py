@@ -14,7 +14,7 @@ from plinth.errors import GateError, SignatureError
 from plinth.trust import enrolment
 from plinth.trust.dsse import EVALUATOR, PROMOTER, TRAINER
 from plinth.trust.root import Trust
-from plinth_registry import api, audit_log, policy, releases
+from plinth_registry import audit_log, decisions, policy, releases
 from plinth_registry.audit_log import AUDIT, AuditedAction, audited
 from tests.registry.conftest import make_recipe, small_policy
 from tests.registry.test_releases import write
@@ -58,7 +58,7 @@ def test_another_failure_decides_nothing(ctx: Context) -> None:
 def test_a_refused_approval_by_a_stranger_is_recorded_as_of_nobody(ctx: Context, name: str) -> None:
     policy.sign(ctx, small_policy("demo", approvers=["ada@example.org"]))
     with pytest.raises(GateError, match="may not approve"):
-        api.approve(ctx, make_recipe("demo"), "1", name, "let it through")
+        decisions.approve(ctx, make_recipe("demo"), "1", name, "let it through")
     entry = audit_log.entries(ctx)[-1]
     assert (entry.action, entry.outcome, entry.by) == ("approve", "refused", name)
     assert entry.actor.startswith(f"unauthenticated {name}")
@@ -105,13 +105,13 @@ def test_a_release_names_the_newest_entry_and_others_miss_it_too(
     three(ctx)
     record = write(ctx, "1")
     assert record.audit == {"number": 3, "sha256": AUDIT.records(ctx)[-1].sha256}
-    proof = api.prove_log(ctx)
+    proof = releases.prove_log(ctx)
     assert (proof.entries, proof.sha256, proof.anchors) == (3, record.audit["sha256"], ("release record 1",))
     AUDIT.path(ctx, 3).unlink()
     (own_trust / "seen.json").unlink()
     assert len(audit_log.entries(ctx)) == 2  # this machine has seen none: the log alone looks whole
     with pytest.raises(SignatureError, match="missing or were replaced"):
-        api.prove_log(ctx)
+        releases.prove_log(ctx)
     with pytest.raises(SignatureError, match="missing or were replaced"):
         write(ctx, "2")
     assert len(releases.history(ctx)) == 1

@@ -19,7 +19,6 @@ from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, SignatureError
-from plinth.report.release_pages import VersionRow
 from plinth.trust.root import Trust
 from plinth_jobs.cli import call
 from plinth_registry import consumers, freeze, releases, taint, verified
@@ -131,7 +130,7 @@ def test_a_canary_serves_those_enrolled_for_it_and_the_others_get_the_champion(
     with pytest.raises(MissingError, match="no canary for only-trials"):
         served("only-trials")
     assert verified.verify_model(ctx, f"{name}@champion", consumer="search").release == f"{name}/1"
-    rows = consumers.consumer_rows(ctx, (), [VersionRow(model=name, version="1", checkpoint="")])
+    rows = consumers.consumer_rows(ctx, (), [consumers.VersionRow(model=name, version="1", checkpoint="")])
     assert f"{name}@champion, now version 2 and 1, affected" in [row.uses for row in rows if row.name == "search"]
     moved(ctx, "returned", "1", made.subjects, "2", model=name)
     assert served("search") == f"{name}/1"

@@ -15,7 +15,7 @@ import pytest
 from plinth import processes
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RegistryError
-from plinth_registry import api
+from plinth_registry import decisions
 from plinth_registry.mlflow import connection, settings, workspaces
 from plinth_registry.mlflow.server import SERVER_ENVIRONMENT, ensure_server, find_server, healthy, stop_server
 from tests.registry.exports.test_released import ModelLine
@@ -69,8 +69,8 @@ def test_a_release_is_in_the_workspace_of_the_environment(
 
     own = ModelLine(ctx, line.recipe)
     found, _ = register(ctx, own)
-    api.approve(ctx, own.recipe, found.version, ADA, "good")
-    api.promote(ctx, own.recipe, found.version, BEN, "good")
+    decisions.approve(ctx, own.recipe, found.version, ADA, "good")
+    decisions.promote(ctx, own.recipe, found.version, BEN, "good")
     name = own.recipe.required_release().name
     monkeypatch.setenv("PLINTH_WORKSPACE", str(ctx.workspace.root))
     for uri in (f"models:/{name}@champion", f"models:/{found.model}/1"):
@@ -96,8 +96,8 @@ def test_the_local_server_separates_the_models_of_two_teams(
     monkeypatch.setenv("MLFLOW_WORKSPACE", "search")
     own = ModelLine(ctx, line.recipe)
     found, _ = register(ctx, own)
-    api.approve(ctx, own.recipe, found.version, ADA, "good")
-    api.promote(ctx, own.recipe, found.version, BEN, "good")
+    decisions.approve(ctx, own.recipe, found.version, ADA, "good")
+    decisions.promote(ctx, own.recipe, found.version, BEN, "good")
     name = own.recipe.required_release().name
     uri = ensure_server(ctx.workspace)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)

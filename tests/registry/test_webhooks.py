@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth_registry import api
+from plinth_registry import decisions
 from plinth_registry.mlflow import server
 from tests.registry.test_api import ADA, BEN, register
 
@@ -80,10 +80,10 @@ def test_candidate_canary_and_champion_fire_webhooks(
         server.stop_server(ctx.workspace)
 
         found, _ = register(ctx, line)
-        api.approve(ctx, line.recipe, found.version, ADA, "good")
+        decisions.approve(ctx, line.recipe, found.version, ADA, "good")
         server.stop_server(ctx.workspace)  # the database could be written without a server
-        api.promote(ctx, line.recipe, found.version, BEN, "try it", "canary")
-        api.promote(ctx, line.recipe, found.version, BEN, "good", "champion")
+        decisions.promote(ctx, line.recipe, found.version, BEN, "try it", "canary")
+        decisions.promote(ctx, line.recipe, found.version, BEN, "good", "champion")
         until = time.monotonic() + 60
         while len(receiver.received) < 7 and time.monotonic() < until:
             time.sleep(0.05)

@@ -421,11 +421,10 @@ def mark_evaluations(
 
 
 def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
-    from plinth.report.release_pages import impact_figure
-    from plinth_registry import consumers
+    from plinth_registry import consumers, impact_page
 
-    found = consumers.impact_contents(consumers.impact(ctx, target))
-    return picture(impact_figure, found.boxes, found.arrows)
+    found = consumers.impact(ctx, target)
+    return picture(impact_page.impact_figure, impact_page.boxes(found), found.links)
 
 
 def marks_of_new(ctx: Context, asset: str, place: DagsterPlacement) -> Iterator[dg.AssetCheckEvaluation]:

@@ -98,16 +98,12 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
         {
             f"{kind}_{name}": value
             for name in _COUNTED
-            for kind, value in (("all", whole[name]), ("sum", _sum(own, name)))
+            for kind, value in (("all", whole[name]), ("sum", sum(row[name] for row in own.values())))
         }
         for own in every.values()
     ]
     equal = [equal_columns(f"all_{name}", f"sum_{name}") for name in _COUNTED]
     return Suite("evaluation", rows, [*equal, between("all_documents", 1, None)])
-
-
-def _sum(slices: Mapping[str, Mapping[str, Any]], name: str) -> Any:
-    return sum(row[name] for row in slices.values())
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:

@@ -230,9 +230,7 @@ def memory() -> MachineFinding:
 
 def workspace(path: Path) -> MachineFinding:
     """Check that the workspace is writable or can be created."""
-    existing = path.absolute()
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    existing = _existing(path)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return MachineFinding(
             "workspace",
@@ -244,12 +242,15 @@ def workspace(path: Path) -> MachineFinding:
     return MachineFinding("workspace", "ok", f"{path}{note}")
 
 
+def _existing(path: Path) -> Path:
+    """Return the folder itself, or the nearest folder above it that exists."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
 def disk(path: Path) -> MachineFinding:
     """Check the free disk space for the workspace."""
-    existing = path.absolute()
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    free = shutil.disk_usage(existing).free
+    free = shutil.disk_usage(_existing(path)).free
     state: Literal["ok", "warn", "missing"] = "ok" if free >= 5 * GIB else "warn" if free >= GIB else "missing"
     return MachineFinding(
         "disk", state, f"{free / GIB:.1f} GiB free", "a demo workspace takes about 1 GiB, checkpoints more"

@@ -26,11 +26,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Commands": {
         "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
         "qualify": (GROUP, "Measure what this machine reaches in training."),
-        "init": ("run", "Create a project: recipe, policy, CI workflow, Dagster project."),
-        "recipe": ("run", "Check, print or describe a recipe."),
+        "init": ("recipe", "Create a project: recipe, policy, CI workflow, Dagster project."),
+        "recipe": ("recipe", "Check, print or describe a recipe."),
         "run": ("run", "Run the pipeline, from sources to release; inspect training."),
-        "status": ("run", "List every asset: up to date, stale or never materialized."),
-        "report": ("run", "Write the results page of a candidate, or the index of pages."),
+        "status": ("status", "List every asset: up to date, stale or never materialized."),
+        "report": ("status", "Write the results page of a candidate, or the index of pages."),
         "explain": ("provenance", "Trace one document through every stage."),
         "approve": ("release", "Sign an approval of a candidate."),
         "verify": ("provenance", "Verify every link from a model or asset to its sources."),
@@ -107,7 +107,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "people": ("gates", "Enable MLflow authentication; manage accounts."),
     },
     "report": {
-        "pages": ("run", "Write the index of all pages: state, runs, links."),
+        "pages": ("status", "Write the index of all pages: state, runs, links."),
     },
     "export": {
         "tokens": ("export", "Export the tokens of a bucket or run for another trainer."),

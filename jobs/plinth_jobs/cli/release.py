@@ -18,8 +18,7 @@ from plinth_jobs.cli.options import Settings, examples, json_option, recipe_opti
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth_registry.canary import StreamTrial
-    from plinth_registry.canary.watch import CanaryStatus
+    from plinth_registry.canary import CanaryStatus, StreamTrial
     from plinth_registry.decisions import CandidateStatus
     from plinth_registry.releases import ReleaseRecord
 

@@ -144,13 +144,12 @@ def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> Non
 
 
 def _write(workspace: Path, found: Impact) -> Path:
-    from plinth.report.release_pages import impact_page
     from plinth.storage.atomic import write_bytes
-    from plinth_registry.consumers import impact_contents
+    from plinth_registry.impact_page import impact_page
 
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in found.origin.target[:40])
     path = Path(workspace) / "reports" / f"impact-{name}.html"
-    write_bytes(path, impact_page(impact_contents(found)).encode())
+    write_bytes(path, impact_page(found).encode())
     return path
 
 

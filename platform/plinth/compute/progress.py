@@ -65,7 +65,7 @@ class SilentMeter:
 class _Shown:
     """Open meters, outermost first. A thread refreshes meters that advance too rarely."""
 
-    def __init__(self, stream: IO[str] | None, patience_s: float) -> None:
+    def __init__(self, stream: IO[str] | None = None, patience_s: float = 0.0) -> None:
         self.stream, self.patience_s, self.spoke = stream, patience_s, 0.0
         self._open = list[_Ticked]()
         self._closed = threading.Event()
@@ -124,9 +124,6 @@ class ProgressLines(_Shown):
         patience_s: work that takes fewer seconds prints nothing.
     """
 
-    def __init__(self, stream: IO[str] | None = None, patience_s: float = 0.0) -> None:
-        super().__init__(stream, patience_s)
-
     def meter(self, label: str, total: int, unit: str = "") -> AbstractContextManager[Meter]:
         return self._lines(label, total, unit)
 
@@ -170,9 +167,6 @@ class ProgressBars(_Shown):
         stream: the terminal.
         patience_s: work that takes fewer seconds shows no bar.
     """
-
-    def __init__(self, stream: IO[str], patience_s: float = 0.0) -> None:
-        super().__init__(stream, patience_s)
 
     @cached_property
     def console(self) -> Console:

@@ -218,7 +218,8 @@ SILENCE_S = 900.0
 
 
 class StatusCache:
-    """Cache of a job's status. `ask` is called again if the last answer is older than `every_s` seconds."""
+    """Cache of a job's status, which can be the `poll` of a launcher. `ask` is called again if the last answer is older
+    than `every_s` seconds."""
 
     def __init__(
         self, ask: Callable[[Handle], JobStatus], every_s: float = EVERY_S, silence_s: float = SILENCE_S

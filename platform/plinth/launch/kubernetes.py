@@ -66,7 +66,7 @@ class KubernetesLauncher:
         self._launch, self._grace_s = launch, grace_s
         self._namespace = launch.kubernetes.namespace
         self._client: Any = None
-        self._status = StatusCache(self._ask, every_s)
+        self.poll = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Create the Job, or return the live Job. A finished Job is deleted first."""
@@ -74,7 +74,7 @@ class KubernetesLauncher:
         wanted = self.manifests(self._launch, self._grace_s, command, directory, log)
         with locked(directory):
             made = self._adopt_or_create(wanted)
-            self._status.forget()
+            self.poll.forget()
             return write_handle(directory, self._handle(made))
 
     def find(self, directory: Path) -> Handle | None:
@@ -85,13 +85,9 @@ class KubernetesLauncher:
             return None if found is None else self._handle(found)
         return handle
 
-    def poll(self, handle: Handle) -> JobStatus:
-        """Return the status of the Job from a server answer that is at most a few seconds old."""
-        return self._status(handle)
-
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """Delete the Job: its pods get SIGTERM and the recipe's grace period; after `grace_s`, they are killed."""
-        self._status.forget()
+        self.poll.forget()
         if not self._ask(handle).alive:
             return
         self.delete(handle.id)

@@ -69,12 +69,12 @@ class RayLauncher:
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
         self._launch, self._grace_s = launch, grace_s
         self._address = launch.ray.address.rstrip("/")
-        self._status = StatusCache(self._ask, every_s)
+        self.poll = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Submit the job, or return the live job, even if its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
-        self._status.forget()
+        self.poll.forget()
         return submit_once(directory, self.find, self._ask, lambda: self._submit(command, directory, log))
 
     def find(self, directory: Path) -> Handle | None:
@@ -85,10 +85,6 @@ class RayLauncher:
         alive = [job for job in self._jobs(base_name(directory.absolute())) if job["status"] in _STATUS]
         return self._handle(alive[0]) if alive else None
 
-    def poll(self, handle: Handle) -> JobStatus:
-        """Return the status of the job from a cluster answer that is at most a few seconds old."""
-        return self._status(handle)
-
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """Send SIGTERM to all processes of the job. The cluster kills processes that outlive the recipe's grace period.
 
@@ -96,7 +92,7 @@ class RayLauncher:
         comes even earlier, the cluster starts the entry point and then signals it; the entry point therefore reads a
         file first.
         """
-        self._status.forget()
+        self.poll.forget()
         until, asked = time.monotonic() + grace_s, False
         found = _found(handle)
         if found is not None and (directory := Path(found["metadata"]["plinth_directory"])).is_dir():

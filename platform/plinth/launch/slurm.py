@@ -51,12 +51,12 @@ class SlurmLauncher:
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
         self._launch, self._grace_s = launch, grace_s
-        self._status = StatusCache(self._ask, every_s)
+        self.poll = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Submit the job, or return the live job, even if its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
-        self._status.forget()
+        self.poll.forget()
         return submit_once(
             directory, self.find, self._ask, lambda: _queued(directory) or self._submit(command, directory, log)
         )
@@ -70,14 +70,10 @@ class SlurmLauncher:
             return _queued(directory.absolute())
         return handle
 
-    def poll(self, handle: Handle) -> JobStatus:
-        """Return the status of the job from a scheduler answer that is at most a few seconds old."""
-        return self._status(handle)
-
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """Send SIGTERM to the supervisors; after `grace_s`, call `scancel`. The job is not requeued."""
         status = self._ask(handle)
-        self._status.forget()
+        self.poll.forget()
         if status is JobStatus.RUNNING:
             _call("scontrol", "update", f"JobId={handle.id}", "Requeue=0", check=False)
             _call("scancel", "--batch", "--signal=TERM", handle.id, check=False)

@@ -5,8 +5,6 @@
     sankey        the funnel as a Sankey diagram: documents that remain, and the reasons for removal
     page          `page(data) -> str`, the page of results; the data card: text by bucket, and screenings of the text;
                   the index page of a workspace: state, runs, links to all pages
-    release_pages the impact of an artifact, as a graph and as lists; a canary's trial: every stream compared with the
-                  champion, accepted metrics, the decision
     evaluation    the page of an evaluation: its contents as records, and HTML; the page that compares two models
 
 The page of one training run shows metrics, events and cost over one axis.

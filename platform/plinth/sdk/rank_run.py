@@ -275,7 +275,7 @@ class Run:
             tokens_per_s=round(config.step_tokens(step) / seconds, 1),
             step_s=round(seconds, 6),
             data_wait_s=round(self._waited, 4),
-            **memory_of(_device()),
+            **memory_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
             **({"redone": True} if step <= self._reported else {}),
         )
         self._reported = max(self._reported, step)
@@ -310,7 +310,3 @@ class Run:
     def _emit(self, event: str, **fields: Any) -> None:
         if self.leads:
             self.events.append(event, **fields)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

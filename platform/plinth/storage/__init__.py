@@ -18,7 +18,7 @@
     shared_store  the content store of a shared workspace: a bucket behind a cache of this kind
     state       an open workspace: its store, the step cache (key -> parts, written last), manifests by digest,
                 published manifests, checkouts
-    dvc         pointers for plain `dvc pull`, restore, push and pull; the only module that uses dvc-data
+    dvc         pointers for plain `dvc pull`, and restore; the only module that uses dvc-data
     parts       tables to and from Parquet blobs in the store; schemas of documents, rejects and edits
     arrow_datasets  parts of a manifest as a read-only Arrow dataset
     seal        authentication of references and step records by the workspace's own workers

@@ -34,6 +34,7 @@ from urllib3.util.retry import Retry
 
 from plinth.errors import SourceError
 from plinth.storage.atomic import relative
+from plinth.text import is_address
 
 ATTEMPTS, BACKOFF_S, TIMEOUT_S = 6, 1.0, 60.0
 #: Redirects followed for one request.
@@ -222,7 +223,7 @@ def _server(url: str) -> tuple[str, str, int | None]:
 
 def _require_outside(host: str, peer: str) -> None:
     """Refuse a connection to this machine or its network link (cloud metadata) under the name of another host."""
-    if host == "localhost" or _is_address(host) or not _is_own(peer):
+    if host == "localhost" or is_address(host) or not _is_own(peer):
         return
     raise SourceError(
         f"{host} resolves to an address of this machine or to a link-local address",
@@ -245,14 +246,6 @@ def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     ip = ipaddress.ip_address(address.partition("%")[0])
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return mapped or ip
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class OutsideConnection(HTTPConnection):

@@ -196,7 +196,7 @@ class Store:
             raise MissingError(
                 f"blob {blob.md5} is missing from the store {self.root}",
                 expected=f"{blob.bytes} bytes with SHA-256 {blob.sha256}",
-                remedy="pull it from a remote, or rerun the stage, whose record is now invalid",
+                remedy="restore it from a backup, or rerun the stage, whose record is now invalid",
             ) from error
         if size != blob.bytes:
             raise IntegrityError(

@@ -269,16 +269,12 @@ def stages(recipe: Recipe) -> list[Stage]:
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
-            outside=partial(_outside, params.listed) if params.listed else None,
+            outside=partial(lists.digest, location=params.listed) if params.listed else None,
             suite=_suite,
             present=_present,
             pool="training",
         )
     ]
-
-
-def _outside(location: str, ctx: Context) -> str:
-    return lists.digest(ctx, location)
 
 
 def _make(recipe: Recipe, params: ExtractionTest, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -18,7 +18,6 @@ from plinth_audit.papers.facts import (
     NOT_STATED,
     ROLLED_BACK,
     DomainTable,
-    EvidenceItem,
     PaperFacts,
     SliceResult,
     SourceTerms,
@@ -77,7 +76,7 @@ class PaperPage:
     def finished(self) -> str:
         """Return the page in Markdown. The last section lists the evidence of all table rows."""
         items = self._facts.evidence_of(self._named)
-        self.say("## Evidence", "", *[_item(one) for one in items])
+        self.say("## Evidence", "", *[f"- `{one.sha256}` {one.kind}: {markdown_text(one.name)}" for one in items])
         return "\n".join(self._lines)
 
 
@@ -94,10 +93,6 @@ def shown(value: object) -> str:
 
 def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _item(one: EvidenceItem) -> str:
-    return f"- `{one.sha256}` {one.kind}: {markdown_text(one.name)}"
 
 
 def model_card(facts: PaperFacts) -> str:

@@ -17,16 +17,6 @@ from plinth_audit.papers.facts import BucketText, PaperFacts, StatedFact
 from plinth_audit.papers.gather import HARDWARE, ILLEGAL, KEPT, SOFTWARE
 
 DOCUMENT: Final = "this document"
-#: Clusters with the prefix of their elements.
-CLUSTERS: Final[Mapping[str, str]] = {
-    "MD": "metadata",
-    "SLP": "system level properties",
-    "MDL": "models",
-    "DP": "dataset properties",
-    "INF": "infrastructure",
-    "SP": "security properties",
-    "KPI": "key performance indicators",
-}
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 #: Beginnings of the names of attested facts: personal data in the text, and attacks on the model.
 _PERSONAL, _ATTACKS = "pii/data", ("memorisation/", "pii/outputs")

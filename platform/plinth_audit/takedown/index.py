@@ -29,7 +29,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_arrow
 from plinth.storage.store import Store
-from plinth_assets.framework import Inputs, Say, Stage, Stages, Suite, equal_columns, rows_between, shared_owner
+from plinth_assets.framework import Inputs, Stage, Stages, Suite, equal_columns, rows_between, shared_owner
 
 ASSET = "takedown/index"
 VERSION = "2"
@@ -165,7 +165,7 @@ def stages(recipe: Recipe) -> list[Stage]:
         Stage(
             asset=ASSET,
             deps=(LEDGER,),
-            make=_make,
+            make=lambda ctx, inputs, _: run(ctx, inputs[LEDGER]),
             version=VERSION,
             params={},
             libraries=fingerprint.UNICODE,
@@ -177,10 +177,6 @@ def stages(recipe: Recipe) -> list[Stage]:
             suite=_suite,
         )
     ]
-
-
-def _make(ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return run(ctx, inputs[LEDGER])
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -26,7 +26,7 @@ from plinth.report.evaluation import BITS, Section, group, measure
 from plinth.sections import of
 from plinth.storage.parts import write_table
 from plinth.storage.store import Store
-from plinth_assets.framework import Inputs, Say, Stage, shared_owner
+from plinth_assets.framework import Stage, shared_owner
 from plinth_assets.framework.present import interval, markdown, table
 from plinth_extras.proxies import Proxies
 
@@ -300,7 +300,7 @@ def stages(recipe: Recipe) -> list[Stage]:
         Stage(
             asset=ASSET,
             deps=("checkpoint",),
-            make=partial(_make, given),
+            make=lambda ctx, inputs, _: run(ctx, given, inputs["checkpoint"]),
             version=VERSION,
             params=given.model_dump(mode="json"),
             libraries=fingerprint.libraries("jsonschema"),
@@ -314,10 +314,6 @@ def stages(recipe: Recipe) -> list[Stage]:
             pool="training",
         )
     ]
-
-
-def _make(given: Proxies, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return run(ctx, given, inputs["checkpoint"])
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:

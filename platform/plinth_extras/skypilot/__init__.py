@@ -1,7 +1,7 @@
 """Launcher of SkyPilot managed jobs: `training.launch.kind: skypilot`.
 
-    task        parameters of the launcher, and the task of a run for `sky jobs launch`
-    launcher    submits, polls and cancels the managed job with the `sky` program
+The module `launcher` has the parameters, the task of a run for `sky jobs launch`, and the `sky` program's calls that
+submit, poll and cancel the managed job.
 
 SkyPilot has its own environment: its requirements conflict with Plinth's. The launcher calls the `sky` on the PATH.
 """

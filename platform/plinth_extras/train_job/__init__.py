@@ -1,7 +1,7 @@
 """Launcher of Kubeflow TrainJobs (trainer.kubeflow.org/v1alpha1): `training.launch.kind: trainjob`.
 
-    manifest    the TrainJob of a run and its TrainingRuntime, derived from the Job of the Kubernetes launcher
-    launcher    creates, polls and deletes the TrainJob; all else is the Kubernetes launcher's
+The module `launcher` derives the TrainJob of a run and its TrainingRuntime from the Job of the Kubernetes launcher. It
+creates, polls and deletes the TrainJob; all else is the Kubernetes launcher's.
 
 The pods are described by `training.launch.kubernetes`, as for `kind: kubernetes`.
 """

@@ -180,7 +180,7 @@ def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: 
 def _value(found: SourceVerdict, sample: Mapping[str, Any]) -> dict[str, Any]:
     """Return the page section about a source: verdict, gains with a figure, changes, prices, and the sample."""
     rows = [
-        GainRow(name=one.use, value=one.gain.value, low=one.gain.low, high=one.gain.high, better=_side(one, found))
+        EffectRow(name=one.use, value=one.gain.value, low=one.gain.low, high=one.gain.high, better=_side(one, found))
         for one in found.gains
         if one.gain and one.claims
     ]
@@ -239,28 +239,15 @@ LONGEST = 30
 
 
 class EffectRow(Frozen):
-    """Row in the effects plot: an arm's difference from the base. If the effect was not measured, the row has no
-    numbers."""
+    """Row of a plot: an arm's difference from the base, or the gain from one use of a source. If the effect was not
+    measured, the row has no numbers."""
 
-    panel: str
     name: str
+    panel: str = ""
     better: str = ""
     value: float | None = None
     low: float | None = None
     high: float | None = None
-
-
-class GainRow(Frozen):
-    """Row in the gains plot: the gain in bits per byte from one use of a source, with its interval.
-
-    `better` has the same meaning as in `EffectRow`.
-    """
-
-    name: str
-    value: float
-    low: float
-    high: float
-    better: str = ""
 
 
 class RunCurve(Frozen):
@@ -310,7 +297,7 @@ def draw_rows(ax: Axes, rows: Sequence[EffectRow]) -> None:
     ax.tick_params(length=0)
 
 
-def gains(rows: Sequence[GainRow], least: float) -> Figure:
+def gains(rows: Sequence[EffectRow], least: float) -> Figure:
     """Plot the gain in bits per byte for each use of a source.
 
     A row is blue if the gain is above the minimum gain, orange if it cannot be above the minimum, and gray otherwise.
@@ -319,7 +306,7 @@ def gains(rows: Sequence[GainRow], least: float) -> Figure:
 
     fig = Figure(figsize=(WIDTH_INCHES, 0.32 * (len(rows) + 1.2) + 0.6), layout="constrained")
     ax = fig.subplots()
-    draw_rows(ax, [EffectRow(panel="", **row.model_dump()) for row in rows])
+    draw_rows(ax, rows)
     if least:
         ax.axvline(least, color=WARNING, linewidth=1.2, linestyle="--")
     mark = f"; dashed: the minimum gain, {least:g}" if least else ""

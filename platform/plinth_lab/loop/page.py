@@ -188,7 +188,7 @@ def _figure(state: LoopState) -> str:
         if gain is None or DEGENERATE in gain.flags:
             continue
         won = {CONFIRMED: ARM, ACCEPTED: ARM, SUPPORTED: ARM, WITHDRAWN: BASE, RULED_OUT: BASE}.get(one.verdict, "")
-        rows.append(EffectRow(panel="", name=one.name, better=won, value=gain.value, low=gain.low, high=gain.high))
+        rows.append(EffectRow(name=one.name, better=won, value=gain.value, low=gain.low, high=gain.high))
         least.append(one.proposal.predicts.at_least)
     title = "Gains of the tries, with always-valid intervals"
     return svg(_gains, rows[-DRAWN:], least[-DRAWN:], title=title) if rows else ""

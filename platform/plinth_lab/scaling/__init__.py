@@ -5,7 +5,7 @@
     predict   loss and probes of a larger run, stored and compared with the measured values; intervals of an optimum;
               the best model that money buys on a fleet
     curve     loss curve of a run with a simultaneous band, from the curves of a ladder's runs, for its launch contract
-    ladder    sizes by horizons with hyperparameters by rule, their FLOPs; a ladder as an experiment
+    ladder    a ladder as an experiment: forecast of the held-out size from the other sizes
 
 This package also defines the command `plinth experiment scaling`, which imports the other modules when it runs.
 """

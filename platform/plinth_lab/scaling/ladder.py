@@ -1,146 +1,25 @@
-"""Design of a scaling ladder, and a ladder as an experiment.
-
-A ladder has runs for all sizes and horizons, as overlays of a recipe. Hyperparameters follow rules, and the FLOPs are
-known before the runs start. The rules come from OLMo-core's ladder (`model_ladder/wsds_chinchilla_run_configurator.py`,
-after Porian et al. 2406.19146), for N parameters without embeddings:
-
-    batch    2048 x 160 (N / 108M)^(2/3) tokens
-    rate     0.0047 (N / 108M)^(-1/3) / 2
-    beta2    0.95 for batches of at least 524,288 tokens, 0.99 below
-    warm-up  N tokens
-    decay    the last tenth, linear
-    horizon  0.5, 1, 2, 4 ... times 20 N tokens
-
-With `mup_base_dim`, the recipe has the same learning rate for all widths, and muP scales it. OLMo-core gets all
-horizons from one run that decays and warms up again. Here each horizon is a separate run, and its cost is counted.
-
-With `experts`, every size has a mixture of experts with the active parameters of the dense preset; N is the number of
-active parameters. The joint law of Ludziejewski et al. 2502.05172, L(N, D, E) with E experts, is the fitted law of N
-and D if E is the same in all runs.
-
-As an experiment, a law fitted to the smaller sizes predicts the held-out size:
+"""A scaling ladder as an experiment: a law fitted to the smaller sizes predicts the held-out size.
 
     runs of the smaller sizes -> horizons -> law -> forecast, stored before the held-out size starts
     run of the held-out size -> horizons -> measured loss next to the forecast
 
 A run that decays at several horizons (`training.optimizer.horizons`) gives a point for the law at each horizon and at
 its end. Checkpoints between horizons give no points, because their learning rate has not decayed.
+
+With a mixture of experts, N is the number of active parameters. The joint law of Ludziejewski et al. 2502.05172,
+L(N, D, E) with E experts, is the fitted law of N and D if E is the same in all runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from pydantic import Field, model_validator
 
 from plinth.errors import RequestError
-from plinth.model.architectures import flops_exact, parameters
-from plinth.model.parameters import PRESETS, Model, PresetName
-from plinth.model.sparsity import Experts
+from plinth.model.architectures import parameters
 from plinth.records import Frozen, Manifest
 from plinth_lab.experiments.arms import Arm
 from plinth_lab.scaling.fit import DRAWS, ScalingFit, ScalingRun, fit
 from plinth_lab.scaling.predict import Optimum, PredictedOutcome, ScalingPrediction, optimum, predict
-
-#: N of Porian et al. at which their rules have their constants.
-REFERENCE = 108_000_000
-LARGE_BATCH = 524_288
-
-
-class LadderDesign(Frozen):
-    """Model sizes and horizons of a scaling ladder."""
-
-    sizes: tuple[PresetName, ...] = Field(min_length=1)
-    horizons: tuple[float, ...] = Field((0.5, 1.0, 2.0, 4.0), min_length=1)  # in multiples of `tokens_per_parameter` N
-    tokens_per_parameter: float = Field(20.0, gt=0)
-    vocab_size: int = Field(ge=1)
-    sequence_tokens: int = Field(ge=8)
-    batch_multiple: int = Field(4, ge=1)  # sequences: ranks x micro batch
-    decay_fraction: float = Field(0.1, gt=0, lt=0.5)
-    experts: Experts | None = None  # `ffn_dim` follows from the size
-    mup_base_dim: int | None = Field(None, ge=8)
-    mup_lr: float | None = Field(None, gt=0)
-
-    @model_validator(mode="after")
-    def _both_of_mup(self) -> LadderDesign:
-        if (self.mup_base_dim is None) != (self.mup_lr is None):
-            raise ValueError("muP needs both mup_base_dim and mup_lr, the learning rate tuned at that width")
-        if any(horizon <= 0 for horizon in self.horizons):
-            raise ValueError("every horizon must be above 0")
-        return self
-
-
-class Rung(Frozen):
-    """One run of a scaling ladder. `flops` are exact training FLOPs; `overlay` has the recipe keys of the run."""
-
-    name: str
-    params: int  # N of the law: all, or with experts the active ones
-    total_params: int
-    tokens: int
-    flops: int
-    overlay: Mapping[str, Any]
-
-
-def rungs(design: LadderDesign) -> tuple[Rung, ...]:
-    """Return the runs of a scaling ladder, sorted by size, then horizon."""
-    return tuple(_rung(design, size, horizon) for size in design.sizes for horizon in sorted(design.horizons))
-
-
-def price(ladder: tuple[Rung, ...]) -> int:
-    """Return the total training FLOPs of all runs of a ladder."""
-    return sum(rung.flops for rung in ladder)
-
-
-def batch_tokens(params: int) -> int:
-    """Return the number of tokens per step for a model size, before it is rounded to whole sequences."""
-    tokens: float = 2048 * 160 * (params / REFERENCE) ** (2 / 3)
-    return round(tokens)
-
-
-def learning_rate(params: int) -> float:
-    """Return the peak learning rate for a model size: half of Porian et al.'s rate, as OLMo-core uses it for WSD."""
-    return float(0.0047 * (params / REFERENCE) ** (-1 / 3) / 2)
-
-
-def _rung(design: LadderDesign, size: PresetName, horizon: float) -> Rung:
-    chosen: dict[str, Any] = {"preset": size}
-    if design.mup_base_dim is not None:
-        chosen["mup"] = design.mup_base_dim
-    if design.experts is not None:
-        uses = design.experts.active + design.experts.shared
-        experts = design.experts.model_copy(update={"ffn_dim": PRESETS[size].ffn_dim // uses})
-        chosen |= {"qk_norm": True, "experts": experts.model_dump(exclude_defaults=True)}
-    model = Model.model_validate(chosen)
-    counted = parameters(model, design.vocab_size)
-    inner = counted.products + counted.norms
-    whole = design.sequence_tokens * design.batch_multiple
-    batch = max(1, round(batch_tokens(inner) / whole)) * whole
-    steps = max(1, round(horizon * design.tokens_per_parameter * inner / batch))
-    tokens = steps * batch
-    optimizer = {
-        "lr": design.mup_lr or learning_rate(inner),
-        "beta2": 0.95 if batch >= LARGE_BATCH else 0.99,
-        "schedule": "wsd",
-        "warmup_fraction": min(inner / tokens, 1 - design.decay_fraction),
-        "decay_fraction": design.decay_fraction,
-    }
-    return Rung(
-        name=f"{size}-{horizon:g}x".replace(".", "_"),
-        params=counted.active,
-        total_params=counted.total,
-        tokens=tokens,
-        flops=flops_exact(model, design.vocab_size, design.sequence_tokens) * tokens,
-        overlay={
-            "mixture": {"total_tokens": tokens, "sequence_tokens": design.sequence_tokens},
-            "training": {
-                "model": chosen,
-                "optimizer": optimizer,
-                "global_batch_sequences": batch // design.sequence_tokens,
-            },
-        },
-    )
-
 
 #: Steps and shares of tokens are both rounded: a checkpoint this near to a horizon, as a share of it, is at it.
 AT = 0.005

@@ -9,14 +9,13 @@ All optima share one condition. Along a curve of equal cost, parameters and toke
 
     alpha A N^-alpha = beta B D'^-beta (d ln D' / d ln D) (1 + I / 3D),
 
-with I inference tokens. The left side falls with N; on a curve of equal cost or equal loss, the right side rises.
-Therefore there is exactly one root, which is found to rounding precision.
+with I inference tokens. The left side falls with N; on a curve of equal cost, the right side rises. Therefore there is
+exactly one root, which is found to rounding precision.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -53,31 +52,16 @@ class DataReuse(Frozen):
         repeated = tokens / self.unique_tokens - 1
         return self.unique_tokens * (1 - self.worth * math.expm1(-repeated / self.worth))
 
-    def tokens(self, effective: float) -> float:
-        """Return D, the number of tokens with repetition that are worth D' unique tokens, or infinity if D' reaches
-        `limit`."""
-        if effective <= self.unique_tokens:
-            return effective
-        if effective >= self.limit:
-            return math.inf
-        repeated = -self.worth * math.log1p(-(effective / self.unique_tokens - 1) / self.worth)
-        return self.unique_tokens * (1 + repeated)
-
-    @property
-    def limit(self) -> float:
-        """Upper limit of D' for any number of repetitions of the unique tokens."""
-        return self.unique_tokens * (1 + self.worth)
-
     def elasticity(self, tokens: float) -> float:
         """Return d ln D' / d ln D, which is 1 until tokens repeat."""
         if tokens <= self.unique_tokens:
             return 1.0
         repeated = tokens / self.unique_tokens - 1
-        return math.exp(math.log(tokens) - repeated / self.worth) / self.effective(tokens) if tokens < math.inf else 0.0
+        return math.exp(math.log(tokens) - repeated / self.worth) / self.effective(tokens)
 
 
 class Allocation(Frozen):
-    """Optimal parameters and tokens for a FLOPs budget, or the cheapest parameters and tokens that reach a loss.
+    """Optimal parameters and tokens for a FLOPs budget.
 
     The FLOPs for training and for inference are separate fields.
     """
@@ -113,17 +97,6 @@ class ScalingLaw(Frozen):
         loss: Amount = self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta
         return loss
 
-    @property
-    def exponent(self) -> float:
-        """Exponent a of the budget in the optimal number of parameters, N* ~ C^a."""
-        return self.beta / (self.alpha + self.beta)
-
-    @property
-    def ratio(self) -> float:
-        """Factor G in N* = G (C/6)^a and D* = (C/6)^(1 - a) / G."""
-        self._has_optimum()
-        return float((self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta)))
-
     def optimum(self, flops: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
         """Return the parameters and tokens with the lowest loss for a FLOPs budget, which covers training and
         inference.
@@ -136,7 +109,12 @@ class ScalingLaw(Frozen):
         Raises:
             RequestError: the budget is not above 0, or A or B is 0, so that parameters or tokens have no benefit.
         """
-        self._has_optimum()
+        if not (self.A and self.B):
+            raise RequestError(
+                "this scaling law has no optimum, because one of its terms is 0",
+                found=f"A = {self.A:g}, B = {self.B:g}",
+                remedy="fit the law to runs that differ more in parameters and in tokens",
+            )
         if not (math.isfinite(flops) and flops > 0 and math.isfinite(inference_tokens) and inference_tokens >= 0):
             raise RequestError(
                 "the FLOPs budget must be finite and above 0, and the inference tokens must not be negative",
@@ -146,61 +124,14 @@ class ScalingLaw(Frozen):
         def tokens(params: float) -> float:
             return flops / (6 * params) - inference_tokens / 3
 
-        most = flops / (2 * inference_tokens) if inference_tokens else math.inf
-        params = self._balanced(tokens, FEWEST, min(MOST, most * (1 - 1e-12)), inference_tokens, reuse)
-        return self._allocated(params, tokens(params), inference_tokens, reuse)
-
-    def cheapest(self, loss: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """Return the parameters and tokens that reach a loss with the fewest FLOPs.
-
-        If `inference_tokens` is set, the FLOPs include inference (Sardana et al. 2401.00448).
-
-        Raises:
-            RequestError: no number of parameters and tokens reaches the loss, or A or B is 0.
-        """
-        self._has_optimum()
-        floor = self.E + (0.0 if reuse is None else self.B * reuse.limit**-self.beta)
-        if not loss > floor:
-            text = "" if reuse is None else f" with {reuse.unique_tokens:.3g} unique tokens at any repetition"
-            raise RequestError(f"no model can reach this loss{text}", found=f"{loss:g}", expected=f"above {floor:.6g}")
-
-        def tokens(params: float) -> float:
-            left = loss - self.E - self.A * params**-self.alpha
-            if left <= 0:
-                return math.inf
-            effective = (self.B / left) ** (1 / self.beta)
-            return effective if reuse is None else reuse.tokens(effective)
-
-        fewest = (self.A / (loss - floor)) ** (1 / self.alpha)
-        params = self._balanced(tokens, fewest * (1 + 1e-12), max(MOST, 1e6 * fewest), inference_tokens, reuse)
-        return self._allocated(params, tokens(params), inference_tokens, reuse)
-
-    def _has_optimum(self) -> None:
-        if not (self.A and self.B):
-            raise RequestError(
-                "this scaling law has no optimum, because one of its terms is 0",
-                found=f"A = {self.A:g}, B = {self.B:g}",
-                remedy="fit the law to runs that differ more in parameters and in tokens",
-            )
-
-    def _balanced(
-        self,
-        tokens: Callable[[float], float],
-        fewest: float,
-        most: float,
-        inference_tokens: float,
-        reuse: DataReuse | None,
-    ) -> float:
-        """Return the number of parameters at which additional parameters and additional tokens have equal benefit per
-        cost."""
-
         def surplus(log_params: float) -> float:
-            """Return the log ratio of the benefit of parameters to the benefit of tokens. The ratio falls with N."""
+            """Return the log ratio of the benefit of additional parameters to the benefit of additional tokens, at
+            equal cost. The ratio falls with N."""
             seen = tokens(math.exp(log_params))
             if seen <= 0:
                 return -_VAST
             effective, worth = (seen, 1.0) if reuse is None else (reuse.effective(seen), reuse.elasticity(seen))
-            if math.isinf(seen) or worth == 0:
+            if worth == 0:
                 return _VAST
             left = math.log(self.alpha * self.A) - self.alpha * log_params
             right = math.log(self.beta * self.B * worth) - self.beta * math.log(effective)
@@ -208,29 +139,26 @@ class ScalingLaw(Frozen):
 
         from scipy.optimize import brentq
 
-        low, high = math.log(fewest), math.log(most)
+        most = flops / (2 * inference_tokens) if inference_tokens else math.inf
+        low, high = math.log(FEWEST), math.log(min(MOST, most * (1 - 1e-12)))
         if not surplus(low) > 0 > surplus(high):
             raise RequestError(
                 "the optimum is outside the range of feasible models",
                 expected=f"between {math.exp(low):.3g} and {math.exp(high):.3g} parameters",
             )
-        return math.exp(brentq(surplus, low, high, xtol=1e-14, rtol=1e-14, maxiter=500))
-
-    def _allocated(self, params: float, tokens: float, inference_tokens: float, reuse: DataReuse | None) -> Allocation:
-        effective = tokens if reuse is None else reuse.effective(tokens)
+        params = math.exp(brentq(surplus, low, high, xtol=1e-14, rtol=1e-14, maxiter=500))
+        trained = tokens(params)
+        effective = trained if reuse is None else reuse.effective(trained)
         return Allocation(
-            params=params, tokens=tokens, effective_tokens=effective,
-            epochs=None if reuse is None else max(1.0, tokens / reuse.unique_tokens),
-            loss=self.loss(params, effective), training_flops=6 * params * tokens,
+            params=params, tokens=trained, effective_tokens=effective,
+            epochs=None if reuse is None else max(1.0, trained / reuse.unique_tokens),
+            loss=self.loss(params, effective), training_flops=6 * params * trained,
             inference_flops=2 * params * inference_tokens,
         )  # fmt: skip
 
 
-#: Hoffmann et al. 2203.15556 as published, with the digits of their source.
-HOFFMANN = ScalingLaw(
-    E=math.exp(0.5267228), A=math.exp(6.0073404), B=math.exp(6.0179186), alpha=0.33917084, beta=0.2849083
-)
-#: Their runs fitted again by Besiroglu et al. 2404.10102: the full optimum over 240 runs, as their notebook prints it.
+#: Runs of Hoffmann et al. 2203.15556, fitted again by Besiroglu et al. 2404.10102: the full optimum over 240 runs, as
+#: their notebook prints it.
 CORRECTED = ScalingLaw(E=1.81724, A=477.84, B=2143.9, alpha=0.34731, beta=0.36718)
 
 

@@ -321,7 +321,8 @@ def _database(archive: BackupArchive, workspace: Workspace, source: DatabaseSour
         rows, path = dump_postgres(source.place, copy), ""
     else:
         rows, path = copy_sqlite(snapshot.own(workspace, source.place), copy), source.place
-    digest, size = _digest(copy), copy.stat().st_size
+    with copy.open("rb") as stream:
+        digest, size = hashlib.file_digest(stream, "sha256").hexdigest(), copy.stat().st_size
     archive.keep(_pieces(copy), digest, size, f"database {source.name}")
     return DatabaseCopy(name=source.name, kind=source.kind, path=path, sha256=digest, bytes=size, rows=rows)
 
@@ -355,10 +356,3 @@ def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         while piece := stream.read(PIECE_BYTES):
             yield piece
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    for piece in _pieces(path):
-        digest.update(piece)
-    return digest.hexdigest()

@@ -223,9 +223,7 @@ CORRUPTED: Final = GameDay(
     hypothesis="A damaged checkpoint is rejected with an error that names it, the run resumes from the newest intact "
     "checkpoint, and its end state equals that of an undisturbed run.",
     fault="In the newest one or two checkpoints, one file has a flipped bit or zeros, is truncated, or is deleted.",
-    blast_radius=OWN,
     protection="every file is verified against its signed digest before a checkpoint is loaded",
-    abort_s=900.0,
     prepare=begin,
     play=corrupted_checkpoint,
     alerts=("CheckpointRefused",),
@@ -236,9 +234,7 @@ PARTIAL: Final = GameDay(
     hypothesis="If a rank is killed while it writes a checkpoint, either the previous or the new checkpoint is "
     "complete, no partial one is visible, and at most one checkpoint interval is trained again.",
     fault="SIGKILL at one boundary of the rank's writes: a creation, a partial write, a flush, a rename, a deletion.",
-    blast_radius=OWN,
     protection="a checkpoint is staged and renamed, and is valid only with its commit record",
-    abort_s=900.0,
     prepare=counted,
     play=partial_write,
     alerts=("RunRestarted",),
@@ -251,7 +247,6 @@ FULL_DISK: Final = GameDay(
     fault="Before a save or at a boundary of its writes, the disk has less free space than the checkpoint needs.",
     blast_radius=f"{OWN} For root, it also affects a tmpfs of {DISK_BYTES >> 20} MiB at the rehearsal's folder.",
     protection="files become visible only when they are complete, and a full disk has its own error",
-    abort_s=900.0,
     prepare=counted,
     play=full_disk,
     alerts=("JobFailed", "DiskNearlyFull"),

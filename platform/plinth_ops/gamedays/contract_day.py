@@ -23,7 +23,7 @@ from plinth.training.config import RunConfig
 from plinth.training.predicted_curve import MISSED, CurvePoint, PredictedCurve, means
 from plinth.training.telemetry.timeline import timeline
 from plinth_ops.gamedays import gameday, rehearsal, warm_job
-from plinth_ops.gamedays.gameday import OWN, Chooser, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.gameday import Chooser, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal
 
 #: Ends of the segments, in steps.
@@ -126,9 +126,7 @@ MISSED_FORECAST: Final = GameDay(
     "each segment outside raises the alarm, and the run goes on. A run as predicted raises none, and a run that was "
     "edited after the signature does not start.",
     fault="Another learning rate, before or after the owner signs the launch contract.",
-    blast_radius=OWN,
     protection="comparison of each finished segment with the signed curve, and of the settings before the ranks start",
-    abort_s=900.0,
     prepare=prepare,
     play=missed_forecast,
     alerts=("ForecastMissed",),

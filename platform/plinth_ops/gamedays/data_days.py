@@ -332,9 +332,7 @@ BAD_SHARD: Final = GameDay(
     hypothesis="A corrupted shard stops the run at the first step that reads it, with an error that names the shard. "
     "Once the shard is restored, the run reaches the undisturbed end state. A shard that is never read has no effect.",
     fault="One bit of one shard in the content store is flipped.",
-    blast_radius=OWN,
     protection="a shard is verified against its SHA-256 at its first read on a machine",
-    abort_s=900.0,
     prepare=shelve,
     play=bad_shard,
     alerts=("JobFailed",),
@@ -345,9 +343,7 @@ POISONED: Final = GameDay(
     hypothesis="Exactly the poisoned batches are skipped, the log names their documents and source, and the weights "
     "equal those of a run without these steps.",
     fault="In some consecutive steps, three quarters of the text are random letters from a separate source.",
-    blast_radius=OWN,
     protection="the guard's loss rules, a rollback to a step before the bad data, and probation after the rollback",
-    abort_s=900.0,
     prepare=orderly,
     play=poisoned_batch,
     alerts=("GuardActed",),
@@ -360,7 +356,6 @@ STORAGE_STALL: Final = GameDay(
     fault="A proxy before the S3 server stalls or drops the first responses above a size.",
     blast_radius=f"{OWN} It also affects one bucket or prefix of the S3 server.",
     protection="bounded retries, and digests of fetched data",
-    abort_s=900.0,
     prepare=store,
     play=storage_stall,
     missing=missing,

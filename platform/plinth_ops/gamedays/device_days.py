@@ -15,7 +15,7 @@ from plinth.training.parameters.run import ReplayChecks
 from plinth.training.telemetry.timeline import timeline
 from plinth_ops.gamedays import faults, gameday, rehearsal, warm_job
 from plinth_ops.gamedays.faults import RehearsalFault
-from plinth_ops.gamedays.gameday import OWN, Chooser, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.gameday import Chooser, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal
 
 #: One step of three is sampled.
@@ -85,9 +85,7 @@ FLIPPED_BIT: Final = GameDay(
     hypothesis="A bit that flips in a sampled step is found by its replay; the device is named, and the run is rolled "
     "back and reaches the end state of an undisturbed run, also if a rank is killed in the rollback.",
     fault="One bit of a weight in the memory of a rank, and SIGKILL to the leading rank in the rollback.",
-    blast_radius=OWN,
     protection="replay of sampled steps with the work of the ranks exchanged",
-    abort_s=900.0,
     prepare=lambda folder: rehearsal.rehearse(folder, launch=Launch(ranks=2)),
     play=flipped_bit,
     alerts=("DeviceError", "RunRestarted"),

@@ -113,6 +113,10 @@ Prepare = Callable[[Path], Any]
 Play = Callable[[Any, Path, Chooser], Struck]
 
 
+#: Blast radius of a game day that only affects its rehearsal.
+OWN: Final = "It affects one rehearsal in the scratch folder, and no other run, bucket or workspace."
+
+
 @dataclass(frozen=True)
 class GameDay:
     """Definition of a game day.
@@ -130,11 +134,11 @@ class GameDay:
     name: str
     hypothesis: str
     fault: str
-    blast_radius: str
     protection: str
-    abort_s: float
     prepare: Prepare
     play: Play
+    blast_radius: str = OWN
+    abort_s: float = 900.0
     alerts: tuple[str, ...] = ()
     missing: Callable[[], str | None] = lambda: None
     mechanism: Callable[[Any], str] = lambda prepared: ""
@@ -144,10 +148,6 @@ class GameDay:
     def abort(self) -> str:
         """Conditions that abort a fault injection, as text."""
         return f"more than {self.abort_s:g} s, a change outside the scratch folder, or a leftover process"
-
-
-#: Blast radius of a game day that only affects its rehearsal.
-OWN: Final = "It affects one rehearsal in the scratch folder, and no other run, bucket or workspace."
 
 
 def finding(what: str, seen: object, expected: object) -> Outcome:

@@ -235,7 +235,6 @@ DEATH: Final = GameDay(
     "written, or while Dagster follows the job.",
     blast_radius=f"{OWN} It also starts a separate Dagster instance.",
     protection="jobs are detached, and found again by the handle in the run's folder or by their environment",
-    abort_s=900.0,
     prepare=submitted,
     play=orchestrator_death,
     alerts=("OrchestratorSilent",),

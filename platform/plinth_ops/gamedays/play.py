@@ -31,7 +31,6 @@ import plinth
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import RequestError, SignatureError
-from plinth.records import Frozen
 from plinth.report.page import StateTile, template
 from plinth.storage.atomic import write_bytes
 from plinth.storage.off_limits import KEY_VARIABLE
@@ -344,51 +343,16 @@ def tile(ctx: Context) -> StateTile:
 TILE: Final = AddedTile("game_days", tile)
 
 
-class GameDayInstant(Frozen):
-    """Fault injection on a game day's page: number, injection point, failures, seconds until the alert, duration."""
+def page(record: GameDayRecord, signed: str) -> str:
+    """Return the page of a game day record as HTML. The same record gives the same bytes.
 
-    number: int
-    struck: str
-    passed: bool
-    failures: tuple[str, ...] = ()
-    alert_s: float | None = None
-    seconds: float = 0.0
-
-
-class GameDayPhase(Frozen):
-    """Timed phase of a rehearsal, on the page of a game day."""
-
-    name: str
-    seconds: float
-
-
-class GameDayData(Frozen):
-    """Contents of a game day's page.
-
-    `compared` lists the checks of every instant. `record` names the signed record or the reason why there is none.
+    Args:
+        signed: name of the signed record, or the reason why there is none.
     """
-
-    name: str
-    passed: bool
-    hypothesis: str
-    fault: str
-    blast_radius: str
-    abort: str
-    protection: str
-    alerts: str
-    mechanism: str
-    seed: int
-    machine: str
-    record: str
-    compared: tuple[str, ...]
-    instants: tuple[GameDayInstant, ...]
-    phases: tuple[GameDayPhase, ...] = ()
-    seconds: float
-
-
-def page(data: GameDayData) -> str:
-    """Render the page of a game day as HTML. The same data gives the same bytes."""
-    return template("page.html.j2", __package__).render(data=data, title=f"Game day: {data.name}")
+    checks = dict.fromkeys(one.what for instant in record.instants for one in instant.findings)
+    return template("page.html.j2", __package__).render(
+        day=record, signed=signed, checks=checks, title=f"Game day: {record.name}"
+    )
 
 
 def path_of(ctx: Context, name: str) -> Path:
@@ -397,39 +361,7 @@ def path_of(ctx: Context, name: str) -> Path:
 
 
 def write(ctx: Context, record: GameDayRecord, signed: str) -> Path:
-    """Write the page of a game day record; return the path of the page.
-
-    Args:
-        signed: name of the signed record, or the reason why there is none.
-    """
-    made = path_of(ctx, record.name)
-    write_bytes(made, page(contents(record, signed)).encode())
-    return made
-
-
-def contents(record: GameDayRecord, signed: str) -> GameDayData:
-    """Return the contents of a game day's page."""
-    named = dict.fromkeys(one.what for instant in record.instants for one in instant.findings)
-    shown = record.model_dump(
-        include={"name", "hypothesis", "fault", "blast_radius", "abort", "protection", "mechanism", "seed", "seconds"}
-    )
-    return GameDayData(
-        **shown,
-        passed=record.passed,
-        alerts=" or ".join(record.alerts) or "none: no page may fire during this game day",
-        machine=f"{record.machine}, Plinth {record.version}",
-        record=signed,
-        compared=tuple(named),
-        instants=tuple(
-            GameDayInstant(
-                number=one.number,
-                struck=one.struck,
-                passed=one.passed,
-                failures=one.failures,
-                alert_s=one.alert_s,
-                seconds=one.seconds,
-            )
-            for one in record.instants
-        ),
-        phases=tuple(GameDayPhase(name=name, seconds=seconds) for name, seconds in record.phases.items()),
-    )
+    """Write the page of a game day record (`page`); return the path of the page."""
+    path = path_of(ctx, record.name)
+    write_bytes(path, page(record, signed).encode())
+    return path

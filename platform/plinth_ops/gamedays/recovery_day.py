@@ -23,7 +23,7 @@ from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_ops.gamedays import faults, gameday, rehearsal
 from plinth_ops.gamedays.faults import RehearsalFault
-from plinth_ops.gamedays.gameday import OWN, Chooser, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.gameday import Chooser, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import Rehearsal
 from plinth_ops.gamedays.warm_job import WarmJob
 
@@ -188,9 +188,7 @@ LOST_RANKS: Final = GameDay(
     "Each continuation is signed. Without a spare the job exits so that the scheduler restarts it.",
     fault="SIGKILL to a rank, to all processes of a node, to the copies of a node or to a spare, at instants of a "
     "step, a copy, a save and a rebuild, also to two at once.",
-    blast_radius=OWN,
     protection="copies of the state in the memory of two nodes, spares, and ranks that outlive lost ranks",
-    abort_s=900.0,
     prepare=lambda folder: rehearsal.rehearse(folder, launch=Launch(ranks=2)),
     play=lost_ranks,
     alerts=("NodeLost", "RunRestarted", "JobFailed"),

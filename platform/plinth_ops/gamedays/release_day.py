@@ -42,7 +42,7 @@ from plinth_ops.gamedays.gameday import OWN, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.play import PERSON, variables
 from plinth_ops.gamedays.warm_job import WarmJob
 from plinth_ops.metrics import signed as metrics
-from plinth_registry import api, attestations, policy, releases, verified
+from plinth_registry import api, attestations, decisions, freeze, policy, releases, verified
 from plinth_registry.canary import judge
 from plinth_registry.canary.watch import measured_pairs
 from plinth_registry.candidate import CandidateRun, Facts
@@ -134,8 +134,8 @@ class ModelMaker:
         assert model.evaluation is not None
         run = CandidateRun(id=model.config.run_id, key=model.config.key)
         made, _ = api.register_candidate(self.ctx, self.recipe, model.checkpoint, model.evaluation, run, Facts())
-        api.approve(self.ctx, self.recipe, made.version, PERSON, "a game day")
-        return api.promote(self.ctx, self.recipe, made.version, PERSON, "a game day")
+        decisions.approve(self.ctx, self.recipe, made.version, PERSON, "a game day")
+        return decisions.promote(self.ctx, self.recipe, made.version, PERSON, "a game day")
 
     def ask(self, *names: str) -> GatePolicy:
         """Sign the next version of the gate policy, which additionally requires the gates `names`."""
@@ -146,7 +146,7 @@ class ModelMaker:
 
     def judged(self, record: ReleaseRecord) -> dict[str, GateResult]:
         """Return the current gate results of a released candidate, by gate name."""
-        return {one.name: one for one in api.status(self.ctx, self.recipe, record.candidate_version).gates}
+        return {one.name: one for one in decisions.status(self.ctx, self.recipe, record.candidate_version).gates}
 
     def _attested(self, model: SmallModel, made: Manifest) -> Manifest:
         self.ctx.refs.save(made)
@@ -290,7 +290,7 @@ def _taint(made: _Rehearsed) -> None:
     """Taint the bad checkpoint; check that the taint covers the bad release and that the alert fires."""
     begun, maker = time.time(), made.maker
     with made.phase("taint"):
-        done = api.mark_tainted(maker.ctx, made.bad.checkpoint.digest, PERSON, "worse than the champion before it")
+        done = freeze.mark_tainted(maker.ctx, made.bad.checkpoint.digest, PERSON, "worse than the champion before it")
     made.see("the taint lists the release and its alias", (any(made.second.model in one for one in done.versions),
              any("champion" in one for one in done.aliases)), (True, True))  # fmt: skip
     sampled = [
@@ -305,7 +305,7 @@ def _taint(made: _Rehearsed) -> None:
 
 def _roll_back(made: _Rehearsed) -> None:
     with made.phase("roll back"):
-        back = api.rollback(made.maker.ctx, made.maker.recipe, PERSON, "the champion is tainted")
+        back = decisions.rollback(made.maker.ctx, made.maker.recipe, PERSON, "the champion is tainted")
     made.see("the predecessor is champion again", (back.version, _champion(made)), (made.first.version,) * 2)
     key = verified.verify_release(made.maker.ctx, made.first.model, str(made.first.version))[0].key
     made.see("the predecessor verifies", key, made.first.candidate["candidate"])
@@ -320,7 +320,7 @@ def _find_cause(made: _Rehearsed) -> None:
         named = {one["where"] for one in compared.stats["changes"] if one["sort"] == "data"}
         sources = _sources(made.bad.config) - _sources(made.good.config)
         found = impact(ctx, BAD)
-        api.mark_tainted(ctx, f"{BAD}/curated", PERSON, "letters without order")
+        freeze.mark_tainted(ctx, f"{BAD}/curated", PERSON, "letters without order")
     made.see("the comparison lists the data that differ", f"{BAD}/curated" in named, True)
     made.see("all data that only the bad run read is from the bad source", sources, {f"{BAD}.example"})
     runs = {run.run_id for run in found.runs}
@@ -350,7 +350,7 @@ def _close_gate(made: _Rehearsed) -> None:
 def _promoted(made: _Rehearsed) -> str:
     """Try to promote the bad candidate again; return the reason of the rejection, or an empty string if promoted."""
     try:
-        api.promote(made.maker.ctx, made.maker.recipe, made.second.candidate_version, PERSON, "once more")
+        decisions.promote(made.maker.ctx, made.maker.recipe, made.second.candidate_version, PERSON, "once more")
     except GateError as error:
         return str(error.found)
     return ""

@@ -128,9 +128,7 @@ PREEMPTION: Final = GameDay(
     hypothesis="A preempted job commits its current step and exits with 75 within its grace period; the next job "
     "resumes there and trains no step twice.",
     fault="SIGTERM to the supervisor during a step.",
-    blast_radius=OWN,
     protection="signals are handled at the end of a step, whose state is committed before the ranks exit",
-    abort_s=900.0,
     prepare=rehearsal.rehearse,
     play=preemption,
 )
@@ -143,7 +141,6 @@ CLOCK_JUMP: Final = GameDay(
     "expiry.",
     blast_radius=f"{OWN} The machine's clock is not changed; the processes of the job read a shifted clock.",
     protection="order by number, waits on the monotonic clock, a ledger clock that never goes back, key expiry",
-    abort_s=900.0,
     prepare=rehearsal.rehearse,
     play=clock_jump,
     alerts=("ClockAhead",),
@@ -241,7 +238,6 @@ REVOKED_KEY: Final = GameDay(
     fault="Between two jobs of its run, the trainer's key is revoked as of a past date.",
     blast_radius=f"{OWN} The scratch folder has its own root of trust.",
     protection="revocation dates, checked by every reader of a signed statement",
-    abort_s=900.0,
     prepare=rehearsal.rehearse,
     play=revoked_key,
     alerts=("JobFailed",),
@@ -328,7 +324,6 @@ MLFLOW: Final = GameDay(
     fault="The connection to the MLflow server is down from one event of the timeline to another.",
     blast_radius=f"{OWN} It also starts a separate MLflow server on loopback.",
     protection="events wait until MLflow accepts them, and markers prevent duplicates",
-    abort_s=900.0,
     prepare=serve,
     play=mlflow_away,
     end=lambda made: stop_server(made.workspace),

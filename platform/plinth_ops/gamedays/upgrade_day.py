@@ -23,7 +23,7 @@ from plinth.trust.dsse import TRAINER
 from plinth.trust.root import Trust
 from plinth_ops.gamedays import faults, gameday, rehearsal, warm_job
 from plinth_ops.gamedays.faults import SUPERVISOR, RehearsalFault
-from plinth_ops.gamedays.gameday import OWN, Chooser, GameDay, Outcome, Struck, finding
+from plinth_ops.gamedays.gameday import Chooser, GameDay, Outcome, Struck, finding
 from plinth_ops.gamedays.rehearsal import STEPS, Rehearsal
 from plinth_registry import trained
 
@@ -139,9 +139,7 @@ UPGRADE: Final = GameDay(
     "cut-over, the new and the earlier code can both continue to the end state of an undisturbed run; each change of "
     "code is compared and signed, or named.",
     fault="A job of planted worse code, and SIGKILL to all processes of a job of equal code while it takes over.",
-    blast_radius=OWN,
     protection="comparison of new code with committed steps, a request that stays until the attempt is signed",
-    abort_s=900.0,
     prepare=lambda folder: rehearsal.rehearse(
         folder, checkpoints=Checkpoints(every_steps=2, audit_steps=4, keep_last=9, mode="sync")
     ),

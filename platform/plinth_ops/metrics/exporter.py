@@ -11,7 +11,6 @@ Does not belong here: the sources of a part (`collectors`, `signed`).
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
+from plinth.text import is_address
 from plinth.training.sinks.run_metrics import Families, MetricSample
 from plinth_ops.metrics.table import METRICS
 
@@ -186,15 +186,7 @@ def _is_named(named: str, host: str, port: int) -> bool:
         return False
     if name in LOOPBACK or name == host.lower():
         return asked == port
-    return host not in LOOPBACK and _is_address(name)  # a scrape from another machine, perhaps by a mapped port
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return host not in LOOPBACK and is_address(name)  # a scrape from another machine, perhaps by a mapped port
 
 
 def _server(exporter: Exporter, host: str, port: int) -> WSGIServer:

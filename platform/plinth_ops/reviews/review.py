@@ -14,7 +14,6 @@ from plinth.errors import PlinthError
 from plinth.operation import spending
 from plinth.operation.spending_ledger import MICROS, Ledger, Reservation
 from plinth.provenance import lineage
-from plinth.records import Frozen
 from plinth.report.page import Fact, template
 from plinth.storage.atomic import write_bytes
 from plinth.text import counted
@@ -62,28 +61,27 @@ def period(length: Length, until: float) -> Period:
     return Period(length, begin.timestamp(), end.timestamp())
 
 
-class PeriodSection(Frozen):
+class PeriodSection(NamedTuple):
     """Section of a review: a table with a verdict.
 
     Attributes:
         good: True if nothing needs attention; None if there is no data.
         verdict: one or two words.
+        rows: all rows; the page has the first `ROWS` and counts the others.
         lead: description of the rows.
         numbers: indices of numeric columns.
-        more: number of omitted rows.
     """
 
     title: str
     good: bool | None
     verdict: str
-    lead: str = ""
     columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
+    rows: Sequence[tuple[str, ...]] = ()
+    lead: str = ""
     numbers: tuple[int, ...] = ()
-    more: int = 0
 
 
-class PeriodData(Frozen):
+class PeriodData(NamedTuple):
     """Contents of the review page."""
 
     title: str
@@ -94,33 +92,11 @@ class PeriodData(Frozen):
 
 def page(data: PeriodData) -> str:
     """Render the review as an HTML page. The same data gives the same bytes."""
-    return template("page.html.j2", __package__).render(data=data)
+    return template("page.html.j2", __package__).render(data=data, most=ROWS)
 
 
 #: Maximum rows of a table; the rest is counted.
 ROWS = 50
-
-
-def section(
-    title: str,
-    good: bool | None,
-    verdict: str,
-    columns: tuple[str, ...],
-    rows: Sequence[tuple[str, ...]],
-    lead: str = "",
-    numbers: tuple[int, ...] = (),
-) -> PeriodSection:
-    """Return a section of a review with the first `ROWS` of its rows."""
-    return PeriodSection(
-        title=title,
-        good=good,
-        verdict=verdict,
-        lead=lead,
-        columns=columns,
-        rows=tuple(rows[:ROWS]),
-        numbers=numbers,
-        more=max(0, len(rows) - ROWS),
-    )
 
 
 def when(at: float) -> str:
@@ -143,7 +119,7 @@ def failures(ctx: Context, span: Period) -> PeriodSection:
     found = sorted([*_failed_stages(ctx, span), *_failed_runs(ctx, span)])
     rows = [(when(at), *words) for at, *words in found]
     jobs = sum(row[2] in ("failed", "lost", "job") for row in rows)
-    return section(
+    return PeriodSection(
         "Failed jobs", not jobs, f"{jobs} failed" if jobs else "none", ("when", "what", "event", "reason"), rows,
         lead="Failed pipeline jobs, and run events with the reasons of lost ranks.",
     )  # fmt: skip
@@ -178,7 +154,7 @@ def cost(ctx: Context, span: Period) -> PeriodSection:
     """Return the review's section on spending compared with earlier periods, and on jobs of unusual cost per token."""
     place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
     if "://" not in place and not Path(place).exists():
-        return section("Cost", None, "nothing was submitted", (), ())
+        return PeriodSection("Cost", None, "nothing was submitted")
     rows = Ledger(place).find(spending.workspace_name(ctx.workspace))
     spans = [span]
     for _ in range(BEFORE):
@@ -188,7 +164,7 @@ def cost(ctx: Context, span: Period) -> PeriodSection:
     unusual = [*_unusual_total(totals), *_dear_jobs(rows, span)]
     lead = f"{totals[0] if totals else 0:,.2f} spent by jobs submitted in this {span.length}."
     verdict = f"{len(unusual)} unusual" if unusual else "as usual"
-    return section("Cost", not unusual, verdict, ("what", "cost", "usual", "times"), unusual, lead, numbers=(1, 2, 3))
+    return PeriodSection("Cost", not unusual, verdict, ("what", "cost", "usual", "times"), unusual, lead, (1, 2, 3))
 
 
 def _spent(rows: Sequence[Reservation], span: Period) -> float:
@@ -238,7 +214,7 @@ def levels(ctx: Context, span: Period) -> PeriodSection:
     ]
     spent = [one.indicator for one in found if one.is_spent]
     verdict = f"{len(spent)} exhausted" if spent else "within budget" if rows else "nothing measured"
-    return section(
+    return PeriodSection(
         "Service levels", not spent if rows else None, verdict,
         ("indicator", "good", "objective", "budget spent"), rows,
         lead=f"Values at the end of the {span.length}, over the window of the objectives.", numbers=(1, 2, 3),
@@ -274,7 +250,7 @@ def provenance(ctx: Context, span: Period) -> PeriodSection:
     verdict = f"{len(rows)} broken" if rows else whole
     walked = f"{links:,} manifests of {counted(len(ends), 'asset')}"
     lead = f"Manifests traced by digest, from final assets down to the sources: {walked}{proved}."
-    return section("Provenance", not rows if refs else None, verdict, ("asset", "first broken link"), rows, lead)
+    return PeriodSection("Provenance", not rows if refs else None, verdict, ("asset", "first broken link"), rows, lead)
 
 
 def suites(ctx: Context, span: Period) -> PeriodSection:
@@ -293,13 +269,13 @@ def suites(ctx: Context, span: Period) -> PeriodSection:
             failed.append((when(at), str(said.get("suite_name", path.parts[-4])), ", ".join(wrong)))
     ran = passed + len(failed)
     verdict = f"{len(failed)} of {ran} failed" if failed else f"{ran} passed" if ran else "none ran"
-    return section("Suites", not failed if ran else None, verdict, ("when", "suite", "expectation"), failed)
+    return PeriodSection("Suites", not failed if ran else None, verdict, ("when", "suite", "expectation"), failed)
 
 
 def releases(ctx: Context, span: Period) -> PeriodSection:
     """Return the review's section on release movements, such as promotions, and on blocked decisions."""
     if not _has_releases(ctx):
-        return section("Releases", None, "none", (), ())
+        return PeriodSection("Releases", None, "none")
     from plinth_registry import audit_log
     from plinth_registry.releases import history
 
@@ -316,7 +292,7 @@ def releases(ctx: Context, span: Period) -> PeriodSection:
     ]
     back = [row for row in rows if row[2] in ("rollback", "returned", "withdrawn")]
     verdict = f"{len(back)} rolled back" if back else f"{moved} moved"
-    return section("Releases", not back, verdict, ("when", "version", "decision", "by", "reason"), sorted(rows))
+    return PeriodSection("Releases", not back, verdict, ("when", "version", "decision", "by", "reason"), sorted(rows))
 
 
 def _has_releases(ctx: Context) -> bool:
@@ -367,4 +343,4 @@ def _read(title: str, part: Callable[[Context, Period], PeriodSection], ctx: Con
     try:
         return part(ctx, span)
     except (PlinthError, OSError, ValueError, KeyError) as error:
-        return PeriodSection(title=title, good=False, verdict="could not be read", lead=" ".join(str(error).split()))
+        return PeriodSection(title, False, "could not be read", lead=" ".join(str(error).split()))

@@ -268,14 +268,6 @@ def split(
     """
 
 
-def words(text: str) -> list[str]:
-    """Return the words of one text; for tests and inspection."""
-    data = np.frombuffer(text.encode(), dtype=np.uint8)
-    edges = edge_buffer(data.size)
-    count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
-    return [bytes(data[edges[2 * i] : edges[2 * i + 1]]).decode() for i in range(count)]
-
-
 # The words of a column of texts, split once for all that count them.
 
 _MOST = 2**31 - 1
@@ -335,9 +327,3 @@ def sentences(
     points: I32, places: I32, matched: U64, starts: I64, taken: U8, copy: I32, edges: I32,
 ) -> int:  # fmt: skip
     """Return the number of sentences in `data[start:end]`, at least one. The parameters are those of `split`."""
-
-
-def sentence_count(text: str) -> int:
-    """Return the number of sentences in one text; for tests and inspection."""
-    data = np.frombuffer(text.encode(), dtype=np.uint8)
-    return sentences(data, 0, data.size, *splitter(data.size).arguments(), edge_buffer(data.size))  # type: ignore[call-arg]

@@ -4,6 +4,7 @@ decision is a pure function of the canary's values paired with the champion's.
     feeds   pairs from the metrics of the release owner: JSON lines, or two queries; pairs are kept between checks, and
             rejects are counted
     watch   values signed by the evaluator; one check of the canary and its consequences
+    page    page of the trial, with a curve per stream
 
 A pair has one value of the canary and one of the champion on the same document or request, in a named *stream* (a
 slice, a probe, a metric). Each stream has a sequential test of
@@ -20,7 +21,7 @@ Code that moves a version does not belong here (see `plinth_registry.promotion`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -97,6 +98,52 @@ class Trial(Frozen):
         """Results of the streams that decided the canary trial, as text."""
         own = [one.sentence for one in self.streams if one.decision == self.decision]
         return "; ".join(own) or "no observations"
+
+
+class FeedCount(Frozen):
+    """Number of observations of one of the owner's metrics: pairs, lines from before the trial, and rejects by reason.
+    `fault` is the reason why the feed could not be read further."""
+
+    pairs: int
+    earlier: int
+    rejects: Mapping[str, int]
+    fault: str
+
+
+class CanaryStatus(Frozen):
+    """State of a canary trial: the canary with all its observations and the decision that follows from them.
+
+    `number` is the release record that started the canary. `since` is the time when its comparison with this champion
+    started (UTC). `small` lists the streams with too few pairs. `missing` is the reason why signed measurements could
+    not be paired.
+    """
+
+    release: str
+    canary: str
+    champion: str | None
+    candidate_version: str | None
+    number: int
+    since: str
+    policy: str
+    trial: Trial
+    small: tuple[str, ...] = ()
+    missing: str = ""
+    manifests: Mapping[str, str] = {}
+    feeds: Mapping[str, FeedCount] = {}
+
+    @property
+    def next(self) -> str:
+        """Next decision about the canary and its condition, as text."""
+        if self.champion is None:
+            return "no champion to compare with: promote or withdraw the canary by hand"
+        if self.trial.decision == "return":
+            return "will be withdrawn"
+        if self.trial.decision == "promote":
+            promote = f"`plinth release promote {self.candidate_version} --by PERSON --reason TEXT`"
+            return f"the canary may become champion: {promote} evaluates its gates again"
+        open_ = [one.name for one in self.trial.streams if one.role != "guard" and one.decision == "continue"]
+        waits = f"undecided: {', '.join(open_)}" if open_ else f"no signed evidence: {self.missing}"
+        return f"{waits}; the canary is withdrawn if any stream is worse than the margin"
 
 
 def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:

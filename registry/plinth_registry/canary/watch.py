@@ -25,65 +25,27 @@ from plinth.evaluation.comparison.job import FILE
 from plinth.evaluation.comparison.pairs import ROWS, Pairs, largest_slices
 from plinth.evaluation.measurement import UNREADABLE
 from plinth.recipe.recipe import Recipe
-from plinth.records import Frozen, Manifest
-from plinth.report.release_pages import FeedRow, TrialData, TrialStream, trial_page
+from plinth.records import Manifest
 from plinth.storage.atomic import write_bytes
 from plinth.storage.parts import read_table
 from plinth_registry import attestations, policy, promotion, releases, run_metrics
-from plinth_registry.canary import PairedStream, StreamTrial, Trial, evidence_curve, feeds, judge
+from plinth_registry.canary import (
+    CanaryStatus,
+    FeedCount,
+    PairedStream,
+    StreamTrial,
+    evidence_curve,
+    feeds,
+    judge,
+)
 from plinth_registry.canary.feeds import FeedState, Journal
+from plinth_registry.canary.page import TrialStream, trial_page
 from plinth_registry.gates.settings import TrialPolicy
 from plinth_registry.registration import describe
 from plinth_registry.releases import Action, ReleaseRecord
 
 #: Release changes after which a version is champion.
 CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
-
-
-class FeedCount(Frozen):
-    """Number of observations of one of the owner's metrics: pairs, lines from before the trial, and rejects by reason.
-    `fault` is the reason why the feed could not be read further."""
-
-    pairs: int
-    earlier: int
-    rejects: Mapping[str, int]
-    fault: str
-
-
-class CanaryStatus(Frozen):
-    """State of a canary trial: the canary with all its observations and the decision that follows from them.
-
-    `number` is the release record that started the canary. `since` is the time when its comparison with this champion
-    started (UTC). `small` lists the streams with too few pairs. `missing` is the reason why signed measurements could
-    not be paired.
-    """
-
-    release: str
-    canary: str
-    champion: str | None
-    candidate_version: str | None
-    number: int
-    since: str
-    policy: str
-    trial: Trial
-    small: tuple[str, ...] = ()
-    missing: str = ""
-    manifests: Mapping[str, str] = {}
-    feeds: Mapping[str, FeedCount] = {}
-
-    @property
-    def next(self) -> str:
-        """Next decision about the canary and its condition, as text."""
-        if self.champion is None:
-            return "no champion to compare with: promote or withdraw the canary by hand"
-        if self.trial.decision == "return":
-            return "will be withdrawn"
-        if self.trial.decision == "promote":
-            promote = f"`plinth release promote {self.candidate_version} --by PERSON --reason TEXT`"
-            return f"the canary may become champion: {promote} evaluates its gates again"
-        open_ = [one.name for one in self.trial.streams if one.role != "guard" and one.decision == "continue"]
-        waits = f"undecided: {', '.join(open_)}" if open_ else f"no signed evidence: {self.missing}"
-        return f"{waits}; the canary is withdrawn if any stream is worse than the margin"
 
 
 class Observed(NamedTuple):
@@ -166,11 +128,11 @@ LONGEST_TAG = 4900
 
 class CanaryTick(NamedTuple):
     """Observations and actions of one check of the canary. `returned` is the record of the rollback, if the canary was
-    rolled back. `due` is True if the canary can be promoted now without a person. `data` is the content of the trial's
-    page."""
+    rolled back. `due` is True if the canary can be promoted now without a person. `streams` are the curves on the
+    trial's page."""
 
     status: CanaryStatus
-    data: TrialData
+    streams: tuple[TrialStream, ...]
     page: Path
     returned: ReleaseRecord | None
     due: bool
@@ -187,8 +149,10 @@ def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | Non
     found = observe(ctx, recipe, take=True)
     if found is None:
         return None
-    status, data = found.status, shown(found)
-    path, content = ctx.workspace.reports / page_name(status), trial_page(data).encode()
+    status, rules = found.status, found.policy
+    judged = zip(found.streams, status.trial.streams, strict=True)
+    streams = tuple(_stream(rules, stream, result) for stream, result in judged)
+    path, content = ctx.workspace.reports / page_name(status), trial_page(status, rules, streams).encode()
     fresh = not path.exists() or path.read_bytes() != content
     write_bytes(path, content)
     returned = None
@@ -197,8 +161,8 @@ def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | Non
         returned = promotion.return_canary(ctx, client, recipe, by=by, reason=reason, version=status.canary)
     if fresh:
         _show(client, recipe, status, path)
-    automatic = found.policy.promote == "automatic"
-    return CanaryTick(status, data, path, returned, automatic and status.trial.decision == "promote")
+    automatic = rules.promote == "automatic"
+    return CanaryTick(status, streams, path, returned, automatic and status.trial.decision == "promote")
 
 
 def page_name(status: CanaryStatus) -> str:
@@ -219,35 +183,8 @@ def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None
         run_metrics.keep(client, recipe.name, run, [path])
 
 
-def shown(found: Observed) -> TrialData:
-    """Return the content of the trial's page: the streams with their curves, in percent of the champion's mean if the
-    champion has values."""
-    status, rules = found.status, found.policy
-    pairs = zip(found.streams, status.trial.streams, strict=True)
-    return TrialData(
-        release=status.release,
-        canary=status.canary,
-        champion=status.champion or "none",
-        since=status.since,
-        decision=status.trial.decision,
-        next=status.next,
-        margin=rules.margin,
-        level=rules.level,
-        policy=status.policy,
-        streams=tuple(_stream(rules, stream, judged) for stream, judged in pairs),
-        small=status.small,
-        missing=status.missing,
-        feeds=tuple(_feed(name, one) for name, one in status.feeds.items()),
-        manifests=tuple(status.manifests.items()),
-    )
-
-
-def _feed(name: str, one: FeedCount) -> FeedRow:
-    rejects = tuple(one.rejects.items())
-    return FeedRow(name=name, pairs=one.pairs, earlier=one.earlier, rejects=rejects, fault=one.fault)
-
-
 def _stream(rules: TrialPolicy, stream: PairedStream, judged: StreamTrial) -> TrialStream:
+    """Return a stream with its curve, in percent of the champion's mean if the champion has values."""
     by = abs(judged.champion or 0.0)
     scale = 100 / by if by else 1.0
     points = evidence_curve(rules, stream, judged.decided_at)

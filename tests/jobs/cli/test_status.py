@@ -21,7 +21,7 @@ from plinth.storage import listing, off_limits, seal
 from plinth.storage.workspace import Workspace
 from plinth.training.directory import without_result
 from plinth_assets.catalog import stages
-from plinth_jobs.cli import run
+from plinth_jobs.cli import status
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
 
@@ -135,7 +135,7 @@ def test_many_assets_of_a_group_in_one_state_are_one_line(
     ctx: Context, plinth: Plinth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _publish(ctx, 3)
-    monkeypatch.setattr(run, "LISTED", 2)
+    monkeypatch.setattr(status, "LISTED", 2)
     shown, every = (plinth("status", "-w", ctx.workspace.root, "-r", RECIPE, *more).out for more in ((), ("--all",)))
     names = [stage.asset for stage in stages(load(RECIPE))]
     assert all(f" {name} " in every for name in names)

@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import dagster as dg
 import pyarrow as pa
 import pytest
 from openlineage.client import event_v2, facet_v2
 
 from plinth.compute.context import Context, TaskShare, manifest
-from plinth.compute.select_engine import Compute
 from plinth.operation import asset_listeners
 from plinth.operation.asset_listeners import AssetUpdate, announced
 from plinth.records import Manifest, Part, Step
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework import Inputs, Say, Stage, Suite, between, data_docs
-from plinth_assets.framework.build import Session, asset, resources_of
 from plinth_extras import openlineage_export
-from plinth_jobs.instance import interruptible
+from tests.plinth_extras.materialized import materialize
 
 COLUMNS = pa.schema([("id", pa.binary(16)), ("text", pa.string())])
 #: Classes of facets by the URL of their schema.
@@ -98,20 +95,6 @@ def stage(name: str, deps: tuple[str, ...] = (), *, least: int = 0) -> Stage:
         asset=name, deps=deps, make=make, version="7", params={}, group="probe", description="A probe.",
         owner="someone@example.org", suite=suite, schema=COLUMNS,
     )  # fmt: skip
-
-
-def materialize(workspace: Path, stages: list[Stage]) -> tuple[Session, str]:
-    session = Session()
-    defs = dg.Definitions(
-        assets=[asset(one) for one in stages],
-        resources=resources_of(str(workspace), Compute("local", 1), session, "tiny"),
-        jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
-    )
-    with interruptible():
-        result = defs.resolve_job_def("all_assets").execute_in_process(
-            instance=dg.DagsterInstance.ephemeral(), raise_on_error=False
-        )
-    return session, result.run_id
 
 
 def facets(raw: dict[str, Any]) -> dict[str, Any]:

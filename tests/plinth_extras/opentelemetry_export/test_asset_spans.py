@@ -7,20 +7,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import dagster as dg
 import pytest
 
 from plinth.compute.context import Context, Item, manifest, run_items
-from plinth.compute.select_engine import Compute
 from plinth.operation import asset_listeners
 from plinth.operation.asset_listeners import AssetListener, AssetUpdate, Deliveries
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework import Inputs, Say, Stage, Suite, between, data_docs
-from plinth_assets.framework.build import Session, asset, resources_of
 from plinth_extras.opentelemetry_export.otlp import span_id, trace_id
-from plinth_jobs.instance import interruptible
+from tests.plinth_extras.materialized import materialize
 from tests.plinth_extras.opentelemetry_export.conftest import Receiver, attributes
 
 
@@ -42,20 +39,6 @@ def stage(name: str, deps: tuple[str, ...] = (), *, least: int = 0, run_id: str 
 def slept(store: Store, task: float) -> tuple[Part, ...]:
     time.sleep(task)
     return ()
-
-
-def materialize(workspace: Path, stages: list[Stage]) -> tuple[Session, str]:
-    session = Session()
-    defs = dg.Definitions(
-        assets=[asset(one) for one in stages],
-        resources=resources_of(str(workspace), Compute("local", 1), session, "tiny"),
-        jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
-    )
-    with interruptible():
-        result = defs.resolve_job_def("all_assets").execute_in_process(
-            instance=dg.DagsterInstance.ephemeral(), raise_on_error=False
-        )
-    return session, result.run_id
 
 
 @pytest.fixture(autouse=True)

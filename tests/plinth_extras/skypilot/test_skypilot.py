@@ -18,8 +18,7 @@ from plinth.launch.base import Handle, given, write_handle
 from plinth.launch.conformance import SeveralNodes
 from plinth.launch.parameters import Launch
 from plinth.recipe.extension_checks import problems_of_extensions
-from plinth_extras.skypilot.launcher import SkyPilotLauncher
-from plinth_extras.skypilot.task import task
+from plinth_extras.skypilot.launcher import SkyPilotLauncher, task
 from tests import sky_program
 
 COMMAND = ["/opt/venv/bin/python", "-m", "it", "a b"]

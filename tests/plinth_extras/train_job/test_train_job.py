@@ -15,8 +15,7 @@ from plinth.errors import LaunchError
 from plinth.launch.base import HANDLE, JobStatus, choose, given
 from plinth.launch.conformance import SeveralNodes
 from plinth.launch.parameters import Launch
-from plinth_extras.train_job import manifest
-from plinth_extras.train_job.launcher import TrainJobLauncher
+from plinth_extras.train_job.launcher import TrainJobLauncher, manifests
 from tests.kubelet import Kubelet
 from tests.kubernetes_server import cluster, run_directory
 from tests.kubernetes_server import refuse_unknown as refuse_unknown_core
@@ -83,7 +82,7 @@ class TestConformance(SeveralNodes):
 @pytest.mark.parametrize("nodes", [1, 4])
 @pytest.mark.parametrize("changes", [{}, FULL])
 def test_manifests_are_what_kubeflow_and_kubernetes_take(nodes: int, changes: dict[str, Any], directory: Path) -> None:
-    made = manifest.manifests(launch(nodes, **changes), 60.0, COMMAND, directory, directory / "job.log")
+    made = manifests(launch(nodes, **changes), 60.0, COMMAND, directory, directory / "job.log")
     job, runtime = made
     refuse_unknown(job, "trainjobs")
     refuse_unknown(runtime, "trainingruntimes")
@@ -103,7 +102,7 @@ def test_manifests_are_what_kubeflow_and_kubernetes_take(nodes: int, changes: di
 
 def test_names_are_those_of_jobset(directory: Path) -> None:
     long = directory.with_name("a-run-with-a-name-that-is-longer-than-most-0123456789ab")
-    job, runtime = manifest.manifests(launch(2), 60.0, COMMAND, long, long / "job.log")
+    job, runtime = manifests(launch(2), 60.0, COMMAND, long, long / "job.log")
     name = job["metadata"]["name"]
     assert len(f"{name}-node-0-99999-abcde") <= 63  # JobSet refuses longer names of pods
     assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"] == name
@@ -115,7 +114,7 @@ def test_names_are_those_of_jobset(directory: Path) -> None:
     assert "subdomain" not in spec["template"]["spec"]
     codes = [rule["onExitCodes"] for rule in spec["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
     assert {*(each["containerName"] for each in codes), container["name"], replicated["name"]} == {"node"}
-    other = manifest.manifests(launch(), 60.0, COMMAND, long.with_name("b"), long)
+    other = manifests(launch(), 60.0, COMMAND, long.with_name("b"), long)
     assert other[0]["metadata"]["name"] != name
 
 
@@ -143,7 +142,7 @@ def test_runtime_is_deleted_with_its_job_and_made_anew(server: TrainerServer, di
 
 
 def test_submitter_that_died_between_runtime_and_job(server: TrainerServer, directory: Path) -> None:
-    made = manifest.manifests(launch(), 60.0, COMMAND, directory, directory / "job.log")
+    made = manifests(launch(), 60.0, COMMAND, directory, directory / "job.log")
     server.serve_custom("POST", "trainingruntimes", None, {}, made[1])
     handle = launcher(2).submit(COMMAND, directory, directory / "job.log")
     (runtime,) = server.custom["trainingruntimes"].values()

@@ -6,13 +6,13 @@ import pytest
 from plinth.errors import RequestError
 from plinth_lab.scaling import fit as module
 from plinth_lab.scaling.fit import ScalingRun, budgets, fit
-from plinth_lab.scaling.law import CORRECTED, HOFFMANN, ScalingLaw, huber
+from plinth_lab.scaling.law import CORRECTED, ScalingLaw, huber
 from tests.plinth_lab.scaling.ladders import MULTIPLES, SIZES, ladder
 
 NAMES = ("E", "A", "B", "alpha", "beta")
 
 
-@pytest.mark.parametrize("law", [CORRECTED, HOFFMANN, ScalingLaw(E=0.6, A=30, B=900, alpha=0.25, beta=0.45)])
+@pytest.mark.parametrize("law", [CORRECTED, ScalingLaw(E=0.6, A=30, B=900, alpha=0.25, beta=0.45)])
 def test_surfaces_without_noise_are_recovered(law: ScalingLaw) -> None:
     found = fit(ladder(law=law), draws=20)
     assert found.fit.statuses == (module.CONVERGED,)

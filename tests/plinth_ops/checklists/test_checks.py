@@ -47,7 +47,7 @@ from plinth_ops.checklists.review import (
 )
 from plinth_ops.service_levels import objectives
 from plinth_ops.service_levels.tallies import ErrorBudget
-from plinth_registry import api, freeze, incidents, policy
+from plinth_registry import api, decisions, freeze, incidents, policy
 from plinth_registry.audit_log import AUDIT, FEED
 from tests.attacks.conftest import mlflow, mlflow_database
 from tests.registry.conftest import Line, ctx, line, make_line
@@ -124,8 +124,8 @@ def site(own_trust: Path, line: Line, mlflow: Any, tmp_path: Path, monkeypatch: 
         path.chmod(path.stat().st_mode & 0o700)
     given = (line.recipe, line.checkpoint, line.evaluation, line.run, line.facts())
     found = api.register_candidate(line.ctx, *given, materials=line.materials)[0]
-    api.approve(line.ctx, line.recipe, found.version, "ada@example.org", "good")
-    api.promote(line.ctx, line.recipe, found.version, "ops", "weekly")
+    decisions.approve(line.ctx, line.recipe, found.version, "ada@example.org", "good")
+    decisions.promote(line.ctx, line.recipe, found.version, "ops", "weekly")
     freeze.catch_up_feed(line.ctx)
     made = Site(line, tmp_path)
     made.whole()

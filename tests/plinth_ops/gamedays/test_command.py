@@ -20,8 +20,8 @@ def _played(prepared: Any, folder: Path, chooser: Random) -> Struck:
     return Struck(f"at {chooser.randrange(100)}", (finding("the second holds too", folder.name != "instant-1", True),))
 
 
-TOY = GameDay("toy", "It holds.", "a fault", "nothing", "a protection", 60.0, lambda folder: None, _played)
-LACKS = GameDay("lacks", "It holds.", "f", "b", "p", 60.0, lambda _: None, _played, missing=lambda: "no server")
+TOY = GameDay("toy", "It holds.", "a fault", "a protection", lambda folder: None, _played, "nothing", 60.0)
+LACKS = GameDay("lacks", "It holds.", "f", "p", lambda _: None, _played, "b", 60.0, missing=lambda: "no server")
 
 
 @pytest.fixture(autouse=True)

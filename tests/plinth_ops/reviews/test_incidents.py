@@ -28,14 +28,14 @@ def approved(ctx: Context, line: Any, mlflow: Any) -> str:
     """The version of a candidate that may be promoted."""
     given = (line.recipe, line.checkpoint, line.evaluation, line.run, line.facts())
     found = api.register_candidate(ctx, *given, materials=line.materials)[0]
-    api.approve(ctx, line.recipe, found.version, ADA, "good")
+    decisions.approve(ctx, line.recipe, found.version, ADA, "good")
     return found.version
 
 
 def test_nothing_is_promoted_while_an_incident_is_open(ctx: Context, line: Any, approved: str) -> None:
     opened = incidents.declare(ctx, "loss diverges", BEN)
     with pytest.raises(GateError, match="frozen") as refused:
-        api.promote(ctx, line.recipe, approved, "ops", "weekly")
+        decisions.promote(ctx, line.recipe, approved, "ops", "weekly")
     assert "loss diverges" in str(refused.value.found)
     assert releases.history(ctx) == ()
     assert (audit_log.entries(ctx)[-1].outcome, audit_log.entries(ctx)[-1].action) == ("refused", "promote")
@@ -43,7 +43,7 @@ def test_nothing_is_promoted_while_an_incident_is_open(ctx: Context, line: Any, 
     assert api.promote_if_approved(ctx, line.recipe) == ()
     incidents.close(ctx, opened.number, "a wrong alarm", BEN)
     assert [one.version for one in decisions.ready(ctx, line.recipe)] == [approved]
-    assert api.promote(ctx, line.recipe, approved, "ops", "weekly").action == "champion"
+    assert decisions.promote(ctx, line.recipe, approved, "ops", "weekly").action == "champion"
 
 
 def test_one_that_is_opened_while_the_gates_are_judged_stops_the_record(
@@ -59,14 +59,14 @@ def test_one_that_is_opened_while_the_gates_are_judged_stops_the_record(
 
     monkeypatch.setattr(judgement, "require_open", opened_meanwhile)
     with pytest.raises(GateError, match="frozen"):
-        api.promote(ctx, line.recipe, approved, "ops", "weekly")
+        decisions.promote(ctx, line.recipe, approved, "ops", "weekly")
     assert releases.history(ctx) == ()
 
 
 def test_the_way_back_is_not_frozen(ctx: Context, line: Any, approved: str) -> None:
-    api.promote(ctx, line.recipe, approved, "ops", "weekly")
+    decisions.promote(ctx, line.recipe, approved, "ops", "weekly")
     incidents.declare(ctx, "complaints", BEN)
-    assert api.rollback(ctx, line.recipe, BEN, "worse", withdraw=True).action == "withdrawn"
+    assert decisions.rollback(ctx, line.recipe, BEN, "worse", withdraw=True).action == "withdrawn"
 
 
 def test_an_edited_or_removed_record_stops_promotions_too(ctx: Context, line: Any, approved: str) -> None:
@@ -75,13 +75,13 @@ def test_an_edited_or_removed_record_stops_promotions_too(ctx: Context, line: An
     kept = path.read_bytes()
     path.unlink()
     with pytest.raises(SignatureError):
-        api.promote(ctx, line.recipe, approved, "eve", "nobody saw it")
+        decisions.promote(ctx, line.recipe, approved, "eve", "nobody saw it")
     path.write_bytes(kept.replace(b'"payload": "', b'"payload": "e30', 1))
     with pytest.raises(SignatureError):
-        api.promote(ctx, line.recipe, approved, "eve", "nobody saw it")
+        decisions.promote(ctx, line.recipe, approved, "eve", "nobody saw it")
     path.write_bytes(kept)
     with pytest.raises(GateError, match="frozen"):
-        api.promote(ctx, line.recipe, approved, "ops", "weekly")
+        decisions.promote(ctx, line.recipe, approved, "ops", "weekly")
 
 
 def test_the_promoter_does_not_lift_the_freeze_alone(ctx: Context) -> None:
@@ -116,7 +116,7 @@ def test_facts_are_those_of_the_records(ctx: Context, line: Any, approved: str) 
     )  # fmt: skip
     opened = incidents.declare(ctx, "bad shard", BEN, runs=["gone-run"], targets=[line.curated.digest])
     with pytest.raises(GateError):
-        api.promote(ctx, line.recipe, approved, "ops", "weekly")
+        decisions.promote(ctx, line.recipe, approved, "ops", "weekly")
     facts = postmortem.collect(ctx, opened, time.time())
     tables = {one.title: one.rows for one in facts.tables}
     course = [row[1:] for row in tables["Timeline"]]
@@ -133,7 +133,7 @@ def test_facts_are_those_of_the_records(ctx: Context, line: Any, approved: str) 
 
 def test_the_frozen_state_is_named_by_the_head(ctx: Context, line: Any, approved: str, own_trust: Path) -> None:
     """A machine that has seen nothing misses a removed incident, once a head was signed."""
-    api.promote(ctx, line.recipe, approved, "ops", "weekly")
+    decisions.promote(ctx, line.recipe, approved, "ops", "weekly")
     incidents.declare(ctx, "bad shard", BEN)
     releases.refresh(ctx)
     INCIDENTS.path(ctx, 1).unlink()

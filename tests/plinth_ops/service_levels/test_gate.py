@@ -16,7 +16,7 @@ from plinth.errors import GateError
 from plinth.training import config as configuration
 from plinth_ops.service_levels.objectives import ErrorBudgetPolicy, error_budget
 from plinth_ops.service_levels.tallies import ErrorBudget
-from plinth_registry import api, judgement, policy
+from plinth_registry import decisions, judgement, policy
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.settings import GatePolicy, gate_policy
 from tests.plinth.training.conftest import tiny
@@ -54,11 +54,11 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
     name, began = line.recipe.release.name, time.time() - 7000
     governing = policy.sign(ctx, asking(name, indicators=["job success"]))
     found, _ = register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "good")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
 
     def refused() -> str:
         with pytest.raises(GateError, match="is blocked by gates") as caught:
-            api.promote(ctx, line.recipe, None, "ben", "now")
+            decisions.promote(ctx, line.recipe, None, "ben", "now")
         assert caught.value.exit_code == 8
         assert GATE in str(caught.value)
         return str(caught.value)
@@ -77,12 +77,12 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
     assert "error budget exhausted" in refused()  # it has expired
 
     made = judgement.sign_waiver(ctx, governing, GATE, found.key, WHY, "2999-01-01T00:00:00+00:00")
-    record = api.promote(ctx, line.recipe, None, "ben", "the disk is new")
+    record = decisions.promote(ctx, line.recipe, None, "ben", "the disk is new")
     assert record.action == "champion"
     assert record.gates[GATE].startswith("waived: error budget exhausted: job success 50.00%")
     assert f"waived by {made.by} until 2999" in record.gates[GATE]
     bad.write_text("not an event\n")
-    (status,) = [api.status(ctx, line.recipe, None)]
+    (status,) = [decisions.status(ctx, line.recipe, None)]
     assert [one.reason for one in status.gates if one.name == GATE] == [
         "no evidence: no data in the last 28 days for job success"
     ]
@@ -94,9 +94,9 @@ def test_a_spent_budget_stops_promotion_until_somebody_signs(ctx: Context, line:
 def test_with_some_of_every_budget_left_it_passes(ctx: Context, line: Any) -> None:
     policy.sign(ctx, asking(line.recipe.release.name, indicators=["job success", "restore time"]))
     register(ctx, line)
-    api.approve(ctx, line.recipe, None, ADA, "good")
+    decisions.approve(ctx, line.recipe, None, ADA, "good")
     ran(ctx, "good-000000000000", healthy(time.time() - 7000))
-    record = api.promote(ctx, line.recipe, None, "ben", "now")
+    record = decisions.promote(ctx, line.recipe, None, "ben", "now")
     assert record.gates[GATE].startswith("passed: no required error budget is exhausted: job success 100.00%")
 
 

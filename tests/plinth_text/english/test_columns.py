@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from plinth.corpus.annotate.base import annotator
 from plinth_text import english, shared
-from plinth_text.english import words
 from plinth_text.rules import c4
 from plinth_text.unicode import utf8
+from tests.plinth_text.english_text import words
 
 TEXT = st.text(st.sampled_from("aB.,:;()'$5 \n\u00a0é、"), max_size=30)
 ONE, OTHER = ["Don't stop.", "", "It's 5pm: (foo):"], ["Don't stop!", "", "It's 5pm: (bar):"]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.english import sentence_count, source, words
+from plinth_text.english import source
 from tests.agreement.profiles import real_documents
+from tests.plinth_text.english_text import sentence_count, words
 
 spacy = pytest.mark.skipif(
     importlib.util.find_spec("spacy") is None or importlib.util.find_spec("datatrove") is None,

@@ -2,9 +2,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth_text.english import words
 from plinth_text.rules.fineweb import fineweb_counts
 from plinth_text.unicode import TERMINAL, flags, utf8
+from tests.plinth_text.english_text import words
 
 
 def counts(text: str, short: int, english: bool) -> list[int]:

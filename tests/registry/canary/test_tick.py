@@ -14,7 +14,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError
 from plinth_assets.framework.placement import DagsterPlacement
 from plinth_jobs.sensors import canary, feed
-from plinth_registry import api, policy, promotion
+from plinth_registry import api, decisions, policy, promotion
 from plinth_registry.mlflow import connection
 from tests.registry.canary.conftest import measured
 from tests.registry.conftest import small_policy
@@ -61,7 +61,7 @@ def candidate(ctx: Context, line: Any, bits: dict[str, float]) -> None:
     line.evaluation = measured(line, bits)
     given = line.recipe, line.checkpoint, line.evaluation, line.run, line.facts()
     registered, _ = api.register_candidate(ctx, *given, materials=line.materials)
-    api.approve(ctx, line.recipe, registered.version, ADA, "good")
+    decisions.approve(ctx, line.recipe, registered.version, ADA, "good")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_2_percent_worse_on_one_slice_is_given_back_at_the_first_look(
     assert aliases(mlflow, first) == {"champion": "1", "canary": "2"}
     result, _ = tick()
     assert aliases(mlflow, first) == {"champion": "1"}
-    last = api.history(ctx, first.recipe)[-1]
+    last = decisions.history(ctx, first.recipe)[-1]
     assert (last.action, last.version, last.previous, last.by) == ("returned", "1", "2", api.CANARY_SENSOR)
     assert "held-out text: bucket code: worse than the margin after 400; beyond the margin +" in last.reason
     (event,) = result.asset_events
@@ -133,9 +133,9 @@ def test_a_kill_between_record_and_alias_is_mended(
                 tick()
         assert aliases(mlflow, first)["canary"] == alias
     assert "no canary" in str(tick()[1])  # by the signed history, whatever MLflow shows
-    assert api.repair(ctx, first.recipe) != ()
+    assert decisions.repair(ctx, first.recipe) != ()
     assert aliases(mlflow, first) == {"champion": "1"}
-    assert [one.action for one in api.history(ctx, first.recipe)].count("returned") == 1
+    assert [one.action for one in decisions.history(ctx, first.recipe)].count("returned") == 1
 
 
 @pytest.mark.exhaustive
@@ -146,7 +146,7 @@ def test_a_canary_that_is_proved_to_be_good_becomes_champion_through_the_gates(
     candidate(ctx, second, BETTER)
     assert [one.action for one in api.promote_if_approved(ctx, second.recipe)] == ["canary"]
     candidate(ctx, third, BETTER)
-    assert api.ready(ctx, first.recipe) == ()  # one trial after the other
+    assert decisions.ready(ctx, first.recipe) == ()  # one trial after the other
     result, _ = tick()
     (request,) = result.run_requests
     assert request.run_key.startswith("canary/3/")

@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.errors import RegistryError, SignatureError
 from plinth.storage import atomic, running
 from plinth.storage.workspace import Workspace
-from plinth_registry import api, approval, audit_log
+from plinth_registry import api, approval, audit_log, decisions
 from plinth_registry.audit_log import LOGINS
 from plinth_registry.mlflow import connection, server, settings
 from plinth_registry.mlflow import database as account_database
@@ -35,7 +35,7 @@ def decide(served: Served, candidate: Any, how: dict[str, Any], value: str = "ap
 
 
 def gate(served: Served, line: Any) -> Any:
-    (status,) = api.pending(served.ctx, line.recipe)
+    (status,) = decisions.pending(served.ctx, line.recipe)
     return next(one for one in status.gates if one.name == "approvals")
 
 
@@ -68,7 +68,7 @@ def test_two_people_with_two_logins_release_and_one_does_not(served: Served, mak
 def test_a_login_and_a_statement_are_two_people(served: Served, make_line: Any) -> None:
     line = make_line(people=2, two_person=True)
     candidate = registered(served, line, requested_by="carl@example.org")
-    api.approve(served.ctx, line.recipe, None, BEN, "looked at it")
+    decisions.approve(served.ctx, line.recipe, None, BEN, "looked at it")
     decide(served, candidate, served.by(BEN))
     assert not gate(served, line).passed
     decide(served, candidate, served.by(ADA))
@@ -187,7 +187,7 @@ def test_a_removed_or_edited_statement_is_noticed(served: Served, line: Any, can
         newest.unlink() if torn is None else newest.write_bytes(torn)
         with pytest.raises(SignatureError):
             approval.login_decisions(served.ctx, candidate)
-        (status,) = api.pending(served.ctx, line.recipe)
+        (status,) = decisions.pending(served.ctx, line.recipe)
         assert not status.ready
         assert status.error
         newest.write_bytes(content)

@@ -301,14 +301,10 @@ def _columns(store: Store, task: _Rank) -> Iterator[tuple[pa.Array, U64]]:
         if task.keep == "earliest":
             values = _times(first.column("captured_at"))
         elif rest and column:
-            values = _descending(_nested(rest[0], column))
+            values = _descending(rest[0].column(column))
         else:
             values = np.zeros(first.num_rows, dtype=np.uint64)
         yield first.column("id"), values
-
-
-def _nested(batch: pa.RecordBatch, column: str) -> pa.Array:
-    return batch.column(column)
 
 
 def _times(column: pa.Array) -> U64:

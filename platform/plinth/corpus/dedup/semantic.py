@@ -275,16 +275,8 @@ VERSION = "2"
 #: Bytes of vectors that one comparing task should hold.
 PARTITION_BYTES = 256 * 2**20
 
-#: `considered` documents have a vector. `text_bytes` is the length of the text in UTF-8.
-SCHEMA = pa.schema(
-    [
-        pa.field("considered", pa.bool_(), nullable=False),
-        pa.field("cluster", pa.binary(16)),  # the smallest id in it; null where not considered
-        pa.field("size", pa.int32(), nullable=False),  # 0 where not considered
-        pa.field("survivor", pa.bool_(), nullable=False),
-        pa.field("text_bytes", pa.int64(), nullable=False),
-    ]
-)
+#: `considered` documents have a vector. The id of a cluster is the smallest id in it.
+SCHEMA = clusters.SCHEMA
 STATS = (
     "documents", "considered", "considered_bytes", "survivors", "survivor_bytes",
     "clusters", "removed", "removed_bytes",

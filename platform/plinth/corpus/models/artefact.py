@@ -371,7 +371,7 @@ def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:
     if model.forest is not None:
         arrays |= {NODES: model.forest.nodes, STARTS: model.forest.starts}
     head = Part(name=HEAD, blob=store.put_bytes(fingerprint.canonical(model.head)))
-    return (head, *(Part(name=name, blob=store.put_bytes(_npy(array))) for name, array in arrays.items()))
+    return (head, *(Part(name=name, blob=store.put_bytes(npy_bytes(array))) for name, array in arrays.items()))
 
 
 def read(files: Mapping[str, Path], key: str, kind: str) -> ClassifierModel:
@@ -429,7 +429,8 @@ def _refused(key: str, found: object, expected: object) -> IntegrityError:
     )
 
 
-def _npy(array: npt.NDArray[Any]) -> bytes:
+def npy_bytes(array: npt.NDArray[Any]) -> bytes:
+    """Return an array in the format of `.npy` files."""
     out = io.BytesIO()
     np.save(out, array, allow_pickle=False)
     return out.getvalue()

@@ -7,7 +7,6 @@ buckets in `bands_from`.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pydantic import Field
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, run_items
 from plinth.corpus.models import ModelTrainer
+from plinth.corpus.models.artefact import npy_bytes
 from plinth.corpus.models.ngram_counts import RESERVED, VERSION, HashRange, estimate, grams, sample, sampled, vocabulary
 from plinth.errors import IntegrityError, StageError
 from plinth.records import Frozen, Manifest, Part, Step, internal
@@ -80,9 +80,9 @@ class NgramModel:
 
 def write(store: Store, model: NgramModel) -> tuple[Part, ...]:
     """Write the files of an n-gram model as parts."""
-    files: dict[str, bytes] = {HEAD: fingerprint.canonical(dict(model.head)), WORDS: _npy(model.words)}
+    files: dict[str, bytes] = {HEAD: fingerprint.canonical(dict(model.head)), WORDS: npy_bytes(model.words)}
     for order, (keys, values) in enumerate(zip(model.keys, model.values, strict=True), start=1):
-        files |= {f"keys-{order}.npy": _npy(keys), f"values-{order}.npy": _npy(values)}
+        files |= {f"keys-{order}.npy": npy_bytes(keys), f"values-{order}.npy": npy_bytes(values)}
     return tuple(Part(name=name, blob=store.put_bytes(data)) for name, data in files.items())
 
 
@@ -155,11 +155,6 @@ def _refused(key: str, found: object) -> IntegrityError:
         remedy=f"train the model again: `plinth run --select {key}`",
     )
 
-
-def _npy(array: npt.NDArray[Any]) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array, allow_pickle=False)
-    return out.getvalue()
 
 #: Share of the sample that is measured on and not trained on.
 HELD_BACK = 0.05

@@ -285,17 +285,13 @@ def _groups(streams: Sequence[ScoredStream], sequence_tokens: int) -> Iterator[t
     found: dict[bytes, dict[bytes, list[Job]]] = {}
     for number, stream in enumerate(streams):
         for window in windows(len(stream.ids) - 1, sequence_tokens, stream.first):
-            prefix, targets = _parts(stream.ids, window)
+            prefix, targets = stream.ids[window.start : window.scored], stream.ids[window.scored : window.end + 1]
             jobs = found.setdefault(prefix.tobytes(), {}).setdefault(targets.tobytes(), [])
             jobs.append(Job(number, window.scored - stream.first))
     for before, own in found.items():
         branches = [Continuation(np.frombuffer(after, np.int64), tuple(jobs)) for after, jobs in own.items()]
         branches.sort(key=lambda one: (len(one.targets), one.targets.tobytes()))
         yield np.frombuffer(before, np.int64), branches
-
-
-def _parts(ids: I64, window: ScoringWindow) -> tuple[I64, I64]:
-    return ids[window.start : window.scored], ids[window.scored : window.end + 1]
 
 
 def _rows(prefix: I64, branches: Sequence[Continuation]) -> Iterator[Row]:

@@ -7,7 +7,7 @@ are the same bytes on every machine and every version of Python.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -245,7 +245,7 @@ def items(family: str, template: str, facts: Sequence[Cloze], examples: str = ""
         name = f"{family}/{template}/{place:02d}"
         by_prompt = {each.prompt: each for each in facts if each.gold != fact.gold}
         others = [by_prompt[prompt] for prompt in shuffled(name, list(by_prompt))]
-        near = fact.near or _different(each.gold for each in others)[:WRONG]
+        near = fact.near or list(dict.fromkeys(each.gold for each in others))[:WRONG]
         made.append(
             ProbeItem(
                 item=f"{template}/{place:02d}",
@@ -267,10 +267,6 @@ def with_examples(family: str, template: str, facts: Sequence[Cloze], count: int
     other items."""
     shown = "".join(f"{one.prompt}{one.gold}\n" for one in facts[-count:])
     return items(family, template, facts[:-count], shown)
-
-
-def _different(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
 
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ Does not belong here: cost of a rank-second, aggregation of runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 from plinth.records import Frozen
@@ -133,10 +133,3 @@ class GoodputLedger(Frozen):
         for cause in by_rest[: units - sum(whole.values())]:
             whole[cause] += 1
         return {cause: number / 10**digits for cause, number in whole.items()}
-
-
-def merged(ledgers: Iterable[GoodputLedger]) -> GoodputLedger:
-    """Merge the ledgers of several runs."""
-    many = list(ledgers)
-    attempts = tuple(attempt for one in many for attempt in one.attempts)
-    return GoodputLedger(attempts=attempts, lost_steps=sum(one.lost_steps for one in many))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -50,14 +50,6 @@ WAITS = (
     "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));"
     "pathlib.Path({ready!r}).touch(); time.sleep(600)"
 )
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

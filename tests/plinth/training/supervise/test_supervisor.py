@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,6 @@ def _no_wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins answer no question, and run no code of this machine."""
     monkeypatch.setattr(rank_watch, "ANSWER_S", 0.2)
     monkeypatch.setattr(job_ranks, "this_host", known_host)
-
-
-@pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 DISK_FULL = RankFailure.of(DiskFullError("no space", found=0))

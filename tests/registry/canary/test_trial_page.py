@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from plinth.report.release_pages import MOST_PANELS, FeedRow, TrialData, TrialStream, trial_figure, trial_page
+from plinth_registry.canary import CanaryStatus, FeedCount, Trial
+from plinth_registry.canary.page import MOST_PANELS, TrialStream, trial_figure, trial_page
+from plinth_registry.gates.settings import TrialPolicy
 
 POINTS = ((100, 0.4, -9.0, 9.8), (200, 1.4, -0.6, 3.4), (300, 1.6, 0.2, 3.0), (400, 1.5, 0.3, 2.7), (500, 1.5, 0, 2))
 
@@ -16,10 +18,12 @@ def stream(name: str = "held-out text: bucket code", **changes: Any) -> TrialStr
     return TrialStream.model_validate({**given, "margin": 0.5, "points": POINTS, "decided_at": 260, **changes})
 
 
-def trial(*streams: TrialStream, **changes: Any) -> TrialData:
-    given = {"release": "demo", "canary": "2", "champion": "1", "since": "2026-01-01T00:00:00+00:00", "margin": 0.005}
-    said = {"decision": "return", "next": "it is given back", "level": 0.95, "policy": "a" * 64, "streams": streams}
-    return TrialData.model_validate({**given, **said, **changes})
+def trial(*streams: TrialStream, decision: str = "return", **changes: Any) -> str:
+    """The page of a trial with these streams."""
+    given = {"release": "demo", "canary": "2", "champion": "1", "candidate_version": "2", "number": 1,
+             "since": "2026-01-01T00:00:00+00:00", "policy": "a" * 64}  # fmt: skip
+    status = CanaryStatus.model_validate({**given, "trial": Trial.model_validate({"decision": decision}), **changes})
+    return trial_page(status, TrialPolicy(margin=0.005, level=0.95), streams)
 
 
 def test_a_panel_shows_the_boundary_the_champion_and_the_pair_that_decided() -> None:
@@ -37,12 +41,12 @@ def test_a_panel_shows_the_boundary_the_champion_and_the_pair_that_decided() -> 
 
 def test_the_page_says_what_was_found_rejected_and_missing_and_loads_nothing() -> None:
     hostile = "<script>alert(1)</script>$x$"
-    feeds = [FeedRow(name=hostile, pairs=5, earlier=2, rejects=(("no time", 3),), fault="no answer")]
-    found = trial_page(trial(stream(hostile), small=("probe x (9)",), missing="a reason", feeds=feeds))
+    feeds = {hostile: FeedCount(pairs=5, earlier=2, rejects={"no time": 3}, fault="no answer")}
+    found = trial(stream(hostile), small=("probe x (9)",), missing="a reason", feeds=feeds)
     assert hostile not in found
     assert found.count("<script>") == 1  # for the curves
     for said in (
-        "it is given back",
+        "Current decision: will be withdrawn.",
         "margin of 0.5%",
         "3 no time",
         "no answer",
@@ -50,7 +54,7 @@ def test_the_page_says_what_was_found_rejected_and_missing_and_loads_nothing() -
         "a reason",
     ):
         assert said in found
-    assert trial_page(trial(stream(hostile))) == trial_page(trial(stream(hostile)))
+    assert trial(stream(hostile)) == trial(stream(hostile))
     for loading in ("http://", "https://", "src=", "@import"):
         assert loading not in found.replace("http://www.w3.org", "")
 
@@ -59,7 +63,7 @@ def test_the_page_says_what_was_found_rejected_and_missing_and_loads_nothing() -
     ("decision", "shown"), [("promote", 'class="verdict mark pass"'), ("continue", 'class="verdict mark look"')]
 )
 def test_a_page_without_observations_says_so(decision: str, shown: str) -> None:
-    found = trial_page(trial(decision=decision))
+    found = trial(decision=decision)
     assert "No pairs have been observed yet" in found
     assert shown in found
     assert 'id="feeds"' not in found

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from plinth.report.release_pages import (
-    ConsumerRow,
-    ImpactArrow,
-    ImpactBox,
-    ImpactData,
-    ImpactRow,
-    VersionRow,
-    columns,
-    grouped,
-    impact_page,
-)
+from typing import Any
+
+import pytest
+
+from plinth.provenance.impact import AssetLink, Descendant, ImpactOrigin
+from plinth_registry import impact_page as page
+from plinth_registry.consumers import ConsumerRow, Impact, VersionRow
+from plinth_registry.impact_page import ImpactBox, columns, grouped, impact_page
+
+
+def impact(target: str, assets: tuple[str, ...] = ("a",), **more: Any) -> Impact:
+    """An impact of a source with one manifest of each asset."""
+    manifests = tuple(Descendant(name, "d" * 64, steps, "published") for steps, name in enumerate(assets))
+    given = {"links": (), "runs": (), "versions": (), **more}
+    return Impact(origin=ImpactOrigin(kind="source", target=target, digests=()), manifests=manifests, **given)
 
 
 def boxes(*names: str) -> list[ImpactBox]:
     return [ImpactBox(name=name, manifests=2, published=1, origin=name == names[0]) for name in names]
 
 
-def arrows(*pairs: str) -> list[ImpactArrow]:
-    return [ImpactArrow(source=pair.split(">")[0], target=pair.split(">")[1], manifests=3) for pair in pairs]
+def arrows(*pairs: str) -> list[AssetLink]:
+    return [AssetLink(*pair.rsplit(">", 1), 3) for pair in pairs]
 
 
 def test_a_box_stands_right_of_all_that_it_was_made_of() -> None:
@@ -45,23 +49,21 @@ def test_many_assets_are_one_box_by_stage() -> None:
     ]  # fmt: skip
 
 
-def test_the_page_names_versions_consumers_and_gaps_and_loads_nothing() -> None:
+def test_the_page_names_versions_consumers_and_gaps_and_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = "<script>alert(1)</script>$x$"
-    data = ImpactData(
-        kind="source",
-        target=hostile,
+    found = impact(
+        hostile,
+        (hostile, "b"),
         marks=("web is marked by ada: withdrawn",),
         gaps=("MLflow does not run",),
-        boxes=tuple(boxes(hostile, "b")),
-        arrows=tuple(arrows(f"{hostile}>b")),
-        manifests=(ImpactRow(steps=0, asset="a", digest="d" * 64, state="published"),),
-        count=1200,
+        links=tuple(arrows(f"{hostile}>b")),
         versions=(VersionRow(model="demo", version="3", checkpoint="c" * 64, aliases=("champion",)),),
         consumers=(ConsumerRow(name="search", owner="ops@example.org", uses="demo@champion"),),
     )
-    made = impact_page(data)
-    assert made == impact_page(data)
+    monkeypatch.setattr(page, "LISTED", 1)
+    made = impact_page(found)
+    assert made == impact_page(found)
     assert "<script" not in made
-    for text in ("withdrawn", "MLflow does not run", "champion", "ops@example.org", "1,199 more manifests are", "<svg"):
+    for text in ("withdrawn", "MLflow does not run", "champion", "ops@example.org", "1 more manifests are", "<svg"):
         assert text in made
     assert not any(text in made.replace("http://www.w3.org", "") for text in ("http://", "https://", "src=", "@import"))
