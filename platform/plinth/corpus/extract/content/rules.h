@@ -166,10 +166,18 @@ static bool is_caption(const Page *page, int32_t at) {
     return false;
 }
 
+/* True if what is above a text says that it is another page's. */
+static bool is_below_pointer(const Page *page, const Block *block) {
+    if (block == page->blocks || block[-1].words > 3) return false;
+    uint8_t counts[PHRASES] = {0};
+    read_hints(page, &block[-1], counts);
+    return counts[W_RELATED];
+}
+
 /* True for a text that may name the text `gap` blocks below it: a heading, or a few words. */
 static bool may_name(const Page *page, const Block *block, float score, float limit, int64_t gap) {
     if (block->chars > NAME_CHARS || block->pre || score < limit - NAMED || is_caption(page, block->element)) return false;
-    if (has_hints(page, block)) return false;
+    if (has_hints(page, block) || is_below_pointer(page, block)) return false;
     if (is_titled(page, block->element)) return true;
     if (is_part(page, block->element) || block->link_chars * 3 >= block->chars || gap > 2) return false;
     return !block->stops && block->digits * 5 <= block->chars && score >= limit - 1;
