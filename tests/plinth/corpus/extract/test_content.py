@@ -442,6 +442,7 @@ def test_questions_above_answers_stay_in_any_script(question: str) -> None:
         ("<div><div>Mill {x}</div></div>", True),
         ("<h3><a href=/{x}>Mill</a></h3><div><div>Price</div></div>", False),
         ("<h3><a href=/{x}>Related mill {x}</a></h3><div><div>Price</div></div>", False),
+        ("<div>Related</div><h3><a href=/{x}>Mill {x}</a></h3><div><div>Price</div></div>", False),
         ("<figure><h3>Mill {x}</h3></figure><div><div>Price</div></div>", False),
         ("<div><div><a href=/{x}>Mill {x}</a></div></div>", False),
         ("<div><div>{x}: 19. 8. 2019</div></div>", False),
@@ -525,6 +526,13 @@ def test_a_table_between_text_stays(inside: str, kept: bool) -> None:
     text = BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}<p>{FIRST}</p></article>").text
     assert ("Rye\t12\nOats\t7" in text) is kept
     assert "Oats" not in BlockEngine(SHORT_IS_CLUTTER)(f"<article>{ARTICLE}{inside}</article>").text
+
+
+def test_a_table_of_several_rows_below_text_stays() -> None:
+    page = f"<article>{ARTICLE}<table>{3 * CELLS}</table></article>"
+    unlikely = SHORT_IS_CLUTTER._replace(leaf=np.array([-4.0, 2.0], np.float32))
+    assert BlockEngine(SHORT_IS_CLUTTER)(page).text.endswith("Rye\t12\nOats\t7")
+    assert "Oats" not in BlockEngine(unlikely)(page).text
 
 
 def test_links_to_prices_stay_out_of_tables() -> None:

@@ -339,8 +339,8 @@ static Island next_island(const Page *page, const float *first, const float *sco
     return found;
 }
 
-/* Keep a table between text that is kept: the model takes many of them for clutter. One of links, or with much prose, is
-   a menu, or lays out the page. */
+/* Keep a table between text that is kept, or of several rows below it: the model takes many of them for clutter. One of
+   links, or with much prose, is a menu, or lays out the page. */
 static void keep_tables(const Page *page, float *scores, float limit) {
     for (int64_t k = 1, end; k < page->block_count; k = end) {
         const Element *elements = page->elements, *table = &elements[above(page, page->blocks[k].element, TABLE, TABLE)];
@@ -350,7 +350,9 @@ static void keep_tables(const Page *page, float *scores, float limit) {
         int64_t after = k + table->blocks, before = k - 1, last = after;
         while (last < page->block_count && last < after + NEAR && scores[last] < limit) last++;
         while (before >= 0 && before > k - NEAR && scores[before] < limit) before--;
-        if (before < 0 || scores[before] < limit || last >= page->block_count || scores[last] < limit) continue;
+        bool is_amid = last < page->block_count && scores[last] >= limit, is_far = table->blocks < 3 * FEW_CELLS;
+        for (int64_t i = k; i < after && !is_amid; i++) is_far |= scores[i] < limit - NAMED;
+        if (before < 0 || scores[before] < limit || (!is_amid && is_far)) continue;
         for (end = after; k < after; k++)
             if (scores[k] < limit && !is_pointer(page, &page->blocks[k])) scores[k] = limit;
     }
