@@ -508,6 +508,26 @@ def test_a_list_of_links_between_text_stays(above: str, items: str, kept: bool) 
         assert "Oats" not in BlockEngine(LONG_BLOCKS)(fewer).text
 
 
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        ("<div>3 sacks of rye</div><div>Oats</div><div>Salt</div>", True),
+        ("<div>3 sacks of rye</div><div>Oats</div>", False),
+        ("<div><a href=/x>Rye</a></div><div><a href=/y>Oats</a></div><div><a href=/z>Salt</a></div>", False),
+        ("<div>Rye</div><b>x</b><p>Oats<div>Salt</div>", False),
+        ("<div>Share rye</div><div>Follow Oats</div><div>Sign up</div>", False),
+    ],
+)
+def test_short_lines_between_paragraphs_stay(lines: str, kept: bool) -> None:
+    likely = LONG_BLOCKS._replace(leaf=np.array([-1.5, 2.0], np.float32))
+    page = f"<article>{ARTICLE}{lines}<p>{FIRST}</p></article>"
+    assert ("Oats" in BlockEngine(likely)(page).text) is kept
+    votes = np.array([0.0] * 4 + [-6.0] * (len(lines.split("<div>")) - 1) + [0.0], np.float32)
+    if kept:
+        assert "Oats" in BlockEngine(likely)(page, votes).text
+        assert "Oats" not in BlockEngine(likely)(page.replace(f"<p>{FIRST}</p></article>", "")).text
+
+
 CELLS = "<tr><td>Rye<td>12<tr><td>Oats<td>7"
 
 

@@ -192,6 +192,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         if (sure >= ARTICLE_CHARS && !is_forum) drop_islands(&page, first_scores, scores, limit);
         if (sure >= ARTICLE_CHARS) {
             keep_tables(&page, scores, limit);
+            keep_lines(&page, first_scores, votes.size == count ? votes.at : NULL, scores, limit);
             keep_formulas(&page, scores, limit);
         }
         if (!is_forum) drop_post_end(&page, scores, limit);

@@ -375,6 +375,27 @@ static void keep_lists(const Page *page, float *scores, float limit) {
     }
 }
 
+/* Keep short lines at one place between paragraphs near them, such as the ingredients of a recipe, if the model's scores
+   for them are not far below the limit, whatever the slow engine says. `votes`: what it added to `first`, or NULL. */
+static void keep_lines(const Page *page, const float *first, const float *votes, float *scores, float limit) {
+    const Block *blocks = page->blocks;
+    for (int64_t k = 1, end; k < page->block_count; k = end) {
+        int64_t hints = 0;
+        double sum = 0;
+        for (end = k; end < page->block_count && block_place(page, &blocks[end]) == block_place(page, &blocks[k]); end++) {
+            if (blocks[end].link_chars * 3 >= blocks[end].chars || blocks[end].chars > NAME_CHARS || blocks[end].pre) break;
+            sum += first[end] - (votes ? votes[end] : 0);
+            hints += has_hints(page, &blocks[end]);
+        }
+        if (end == k) end++;
+        if (end - k < FEW || end >= page->block_count || scores[k - 1] < limit || scores[end] < limit) continue;
+        if (hints * 4 > end - k || sum < (double)(limit - JOINED) * (double)(end - k)) continue;
+        if (!is_near(page, blocks[k - 1].element, blocks[k].element) || !is_near(page, blocks[end - 1].element, blocks[end].element)) continue;
+        for (int64_t i = k; i < end; i++)
+            if (scores[i] < limit) scores[i] = limit;
+    }
+}
+
 /* True for a short text of few links that has a sign of mathematics: an equals sign, an operator, an angle bracket. */
 static bool is_formula(const Page *page, const Block *block) {
     if (block->link_chars * 3 >= block->chars || block->chars > CALL_CHARS) return false;
