@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -34,15 +35,29 @@ def modules() -> dict[str, Path]:
     return found
 
 
+class Parsed(NamedTuple):
+    """What the tests need of a module's syntax tree: all trees together would take 500 MB."""
+
+    docstring: str
+    imports: set[str]
+    classes: list[str]  # public ones
+
+
 @cache
-def trees() -> dict[str, ast.Module]:
-    """The syntax tree of every module."""
-    return {name: ast.parse(path.read_text()) for name, path in modules().items()}
+def parsed() -> dict[str, Parsed]:
+    """Every module, parsed."""
+    known, found = set(modules()), dict[str, Parsed]()
+    for name, path in modules().items():
+        tree = ast.parse(path.read_text())
+        classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
+        imported = set(imports(tree, name, path.name == "__init__.py", known)) - {name}
+        found[name] = Parsed(ast.get_docstring(tree) or "", imported, classes)
+    return found
 
 
 def docstring(name: str) -> str:
     """The docstring of a module."""
-    return ast.get_docstring(trees()[name]) or ""
+    return parsed()[name].docstring
 
 
 def python(code: str) -> str:
@@ -96,11 +111,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_import_circle() -> None:
-    found = modules()
-    graph = {
-        name: set(imports(trees()[name], name, path.name == "__init__.py", set(found))) - {name}
-        for name, path in found.items()
-    }
+    graph = {name: one.imports for name, one in parsed().items()}
     assert sum(map(len, graph.values())) > len(graph), "the walk over imports saw almost nothing"
     assert circle(graph) == []
 
@@ -235,18 +246,11 @@ def test_no_absolute_path_of_a_machine_in_the_tree() -> None:
     assert found == []
 
 
-def classes() -> Iterator[tuple[str, str]]:
-    """Public classes of the packages: name, module."""
-    for module, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield node.name, module
-
-
 def test_no_two_classes_of_one_name() -> None:
     by_name: dict[str, list[str]] = {}
-    for name, module in classes():
-        by_name.setdefault(name, []).append(module)
+    for module, one in parsed().items():
+        for name in one.classes:
+            by_name.setdefault(name, []).append(module)
     assert len(by_name) > 300
     assert {name: found for name, found in by_name.items() if len(found) > 1} == {}
 
