@@ -95,7 +95,6 @@ _COLUMNS = {
 }
 
 
-
 def run(
     ctx: Context,
     bucket_name: str,

@@ -20,7 +20,7 @@ from plinth.operation.settlement import held_s
 from plinth.storage.atomic import locked
 from plinth.storage.state import Refs
 from plinth.training import attempts, contract, job
-from plinth.training.config import RunConfig, load, write
+from plinth.training.config import RunConfig, load, require_prepared, write
 from plinth.training.contract import BucketShare, LaunchContract, RunBudget, SignedContract
 from plinth.training.directory import RunDirectory
 from plinth.training.predicted_curve import CurveOutcome, PredictedCurve, outcomes
@@ -59,8 +59,9 @@ def draft(
         amend: reason to replace the contract in force.
 
     Raises:
-        RequestError: the run has a contract and `amend` is empty, nothing bounds its cost, or the curve or an amendment
-            is for another run.
+        RequestError: the run has a contract and `amend` is empty, nothing bounds its cost, or the curve is for another
+            run.
+        ResumeError: the run's configuration was edited.
         LineageError: the run started without a contract, or its contracts do not form a chain.
         SignatureError: an earlier contract is not validly signed.
     """
@@ -80,6 +81,8 @@ def draft(
         )
     if before:
         contract.require_same_run(before.contract, config)
+    else:
+        require_prepared(config)
     promised = before.contract.curve if before else curve.require_run(config) if curve else None
     return LaunchContract(
         run=config.run_id,

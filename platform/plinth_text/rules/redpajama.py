@@ -43,7 +43,6 @@ def word_hash(word: str) -> int:
     return value
 
 
-
 def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
     """Return the signals of each text, [documents, 29], not rounded. For an empty text, all signals are 0.
 
@@ -98,6 +97,7 @@ def normal(
     counts: I32, spots: I32, ids: I32, words: U64, characters: I64, out: F64, hard: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
     """Write the signals of normalized words into `out`. `hard` marks the texts that the table cannot normalize."""
+
 
 #: Columns of `tally`: characters by class, then lines (as `str.splitlines`), characters in lines, the longest line.
 TALLY_COLUMNS = (

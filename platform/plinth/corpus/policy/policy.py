@@ -46,7 +46,6 @@ EDIT_NAMES = [field.name for field in EDIT_TYPE.value_type]
 BATCH_ROWS = SCORE_GROUP_ROWS
 
 
-
 @dataclass(frozen=True)
 class _Task:
     policy: Policy
