@@ -242,7 +242,6 @@ class ContinuedState(Frozen):
     the memory of the ranks after the restore. They are empty if the state came from a checkpoint.
     """
 
-    attempt: int = Field(ge=0, description="Number of starts of ranks of the job before this one.")
     lost: str = Field(description="The lost ranks, and how they were lost.")
     replaced: tuple[str, ...] = Field((), description="Lost nodes, and the spare that took the place of each.")
     step: int = Field(ge=0, description="Step after which the ranks continued.")
