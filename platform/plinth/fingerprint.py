@@ -135,7 +135,9 @@ def _plain(value: Any, where: str) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"{where}: key {key!r} is {type(key).__name__}, expected str")
-        return {key: item if type(item) in _SCALARS else _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {
+            key: item if type(item) in _SCALARS else _plain(item, f"{where}.{key}") for key, item in value.items()
+        }
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [item if type(item) in _SCALARS else _plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     raise TypeError(f"{where}: {type(value).__name__} has no stable identity; expected JSON or a frozen model")

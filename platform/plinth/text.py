@@ -24,7 +24,6 @@ def counted(number: int, what: str, verb: str = "") -> str:
     said = ("is" if one else "are") if verb == "be" else f"{verb}s" if verb and one else verb
     return f"{number:,} {noun} {said}".rstrip()
 
-
 #: Control characters of ASCII and Latin-1 except line ends and tabs, direction marks, line separators, and unpaired
 #: surrogates, which cannot be printed.
 _COMMANDS = re.compile(

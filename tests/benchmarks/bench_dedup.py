@@ -210,7 +210,9 @@ PEERS = {"plinth": ours, "datatrove": datatrove, "datasketch": datasketch}
 def apart(*arguments: str) -> dict[str, Any]:
     """One phase in a process of its own."""
     command = [sys.executable, __file__, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    )
     last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return last
 

@@ -31,7 +31,9 @@ PILE_CC = "pile_cc"
 def table(path: Path) -> dict[str, dict[str, float]]:
     """Values by run and column."""
     with path.open(newline="") as file:
-        return {row.pop("index"): {name: float(value) for name, value in row.items()} for row in csv.DictReader(file)}
+        return {
+            row.pop("index"): {name: float(value) for name, value in row.items()} for row in csv.DictReader(file)
+        }
 
 
 def runs(folder: Path, part: str, scale: str) -> tuple[Floats, dict[str, Floats]]:

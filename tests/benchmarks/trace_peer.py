@@ -1,6 +1,6 @@
 """infini-gram on the tokens of `bench_trace.py`: index by its own tool, spans by its own `attribute`.
 
-PYTHON tests/benchmarks/trace_peer.py FOLDER      # FOLDER/tokens and FOLDER/given.npz; PYTHON has infini-gram 2.6
+    PYTHON tests/benchmarks/trace_peer.py FOLDER      # FOLDER/tokens and FOLDER/given.npz; PYTHON has infini-gram 2.6
 """
 
 from __future__ import annotations

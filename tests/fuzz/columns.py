@@ -107,6 +107,7 @@ def kernels() -> dict[str, Callable[[pa.Array], Any]]:
     return found
 
 
+
 def _words(group: int, texts: pa.Array) -> Any:
     """Number the words of a column, as `WordTable` does before it encodes them."""
     data, offsets = utf8(texts)

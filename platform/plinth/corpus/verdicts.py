@@ -95,6 +95,7 @@ _COLUMNS = {
 }
 
 
+
 def run(
     ctx: Context,
     bucket_name: str,

@@ -29,7 +29,9 @@ class Device(Frozen):
     """Accelerator. Link bandwidths are per device and direction."""
 
     memory_bytes: int = Field(gt=0, description="Memory in bytes (GB, not GiB).")
-    bf16_flops: float = Field(gt=0, description="FLOP/s for dense matrices: half of the figure for sparse matrices.")
+    bf16_flops: float = Field(
+        gt=0, description="FLOP/s for dense matrices: half of the figure for sparse matrices."
+    )
     memory_bytes_per_s: float = Field(gt=0)
     within_bytes_per_s: float = Field(gt=0, description="Bandwidth to other devices of the machine.")
     between_bytes_per_s: float = Field(gt=0, description="Bandwidth to other machines.")

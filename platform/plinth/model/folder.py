@@ -214,7 +214,9 @@ def described_model(config: Mapping[str, Any], folder: Path) -> Decoder:
 
 
 def _no_model(folder: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{folder} is not a loadable model folder", found=error, expected=f"{CONFIG} and {WEIGHTS}")
+    return CheckpointError(
+        f"{folder} is not a loadable model folder", found=error, expected=f"{CONFIG} and {WEIGHTS}"
+    )
 
 
 # Files of a model folder with known SHA-256. The bytes that are loaded are the bytes that were compared.

@@ -58,7 +58,6 @@ RESTORE_S = 300.0
 # A forecast covers a step's computation, bubble and exposed communication, on the device in the budget settings, or
 # else on this machine's device. Without a known device there is no forecast.
 
-
 class Forecast(Frozen):
     """Predicted seconds per step, for the middle, the best and the worst assumed efficiency.
 
@@ -227,7 +226,9 @@ def _device(config: RunConfig, events: Iterable[Event]) -> tuple[str, str]:
     return machine_speed.machine_of(host), CPU if kind == "cpu" else named or ""
 
 
-def like(runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork) -> tuple[list[RecordedRun], str]:
+def like(
+    runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork
+) -> tuple[list[RecordedRun], str]:
     """Return runs of the same model on a device, or if there are none, of models of similar size. The second value
     describes the selection."""
     digest = _model(work.model, work.vocab_size)
@@ -266,7 +267,9 @@ def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.Tra
     return Efficiency(low=low, high=high, source=words)
 
 
-def pauses(runs: Sequence[RecordedRun], name: str, work: ranking.TrainingWork, stall_s: float | None = None) -> Pauses:
+def pauses(
+    runs: Sequence[RecordedRun], name: str, work: ranking.TrainingWork, stall_s: float | None = None
+) -> Pauses:
     """Return stall and restore time of similar runs, and the failure rate of all runs on the device.
 
     If a value was never recorded, an assumed value is returned.

@@ -109,10 +109,14 @@ class RankedDivision(NamedTuple):
         return ", ".join(shown) or "computation only"
 
 
-def rank(work: TrainingWork, ranks: int, device: Device, efficiency: Efficiency = STATED) -> list[RankedDivision]:
+def rank(
+    work: TrainingWork, ranks: int, device: Device, efficiency: Efficiency = STATED
+) -> list[RankedDivision]:
     """Return all legal layouts: first those that fit, by time per step, then the others, by missing memory."""
     middle, counted = efficiency.middle, _Counted(work)
-    found = [_candidate(work, block, micro, ranks, device, middle, counted) for block, micro in legal(work, ranks)]
+    found = [
+        _candidate(work, block, micro, ranks, device, middle, counted) for block, micro in legal(work, ranks)
+    ]
     return sorted(found, key=lambda one: (one.over_bytes, one.step_s, one.memory_bytes))
 
 
@@ -179,7 +183,9 @@ def legal(
 
 def _refused(work: TrainingWork, block: Parallel, ranks: int) -> bool:
     """Return True if a recipe with this layout would be refused."""
-    division = problems(block, work.model, ranks=ranks, sequence_tokens=work.sequence_tokens, precision=work.precision)
+    division = problems(
+        block, work.model, ranks=ranks, sequence_tokens=work.sequence_tokens, precision=work.precision
+    )
     return (
         any(True for _ in division)
         or any(True for _ in problems_with_division(work.optimizer, block, work.model, work.precision))

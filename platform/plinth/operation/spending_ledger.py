@@ -45,7 +45,9 @@ _TABLES = {
         "before_s DOUBLE PRECISION, made DOUBLE PRECISION, "
         "ended DOUBLE PRECISION, spent BIGINT, rank_s DOUBLE PRECISION, tokens BIGINT"
     ),
-    "limits": ("scope TEXT, name TEXT, amount BIGINT, period TEXT, person TEXT, made DOUBLE PRECISION, number INTEGER"),
+    "limits": (
+        "scope TEXT, name TEXT, amount BIGINT, period TEXT, person TEXT, made DOUBLE PRECISION, number INTEGER"
+    ),
 }
 
 

@@ -43,7 +43,6 @@ from plinth_text.compiled import compiled
 # is a target like any other, though it can only be predicted from the end of another document: the model learns how
 # texts begin. Starts are counted, so that the cost of leaving them out is known.
 
-
 class PackingCounts(Frozen):
     """Sequences, targets and documents of a packed stream, per epoch.
 

@@ -270,7 +270,9 @@ def _iso(when: datetime) -> str:
     return when.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def name(workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None) -> Trust:
+def name(
+    workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None
+) -> Trust:
     """Accept Sigstore bundles signed by an identity for a role.
 
     Raises:
@@ -279,7 +281,9 @@ def name(workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: P
     return _identified(workspace, role, (given,), (), propose)
 
 
-def drop(workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None) -> Trust:
+def drop(
+    workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None
+) -> Trust:
     """Remove a Sigstore identity from a role.
 
     Raises:

@@ -76,11 +76,7 @@ class Said(NamedTuple):
 
 
 def verify(
-    directory: Path,
-    root_file: Path,
-    unreleased: bool = False,
-    now: datetime | None = None,
-    data: bool = False,
+    directory: Path, root_file: Path, unreleased: bool = False, now: datetime | None = None, data: bool = False,
     same: Callable[[Path, dict[str, dict[str, str]], set[str]], None] | None = None,
 ) -> dict[str, Any]:
     """Verify an export (text or tokens if `data`) and return its description. `same` replaces the file check."""
@@ -167,7 +163,9 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
     return Said(found["predicateType"], found["predicate"], role, signers, about)
 
 
-def _require_chain(said: list[Said], record: dict[str, Any], stated: dict[str, Any], files: dict[str, str]) -> None:
+def _require_chain(
+    said: list[Said], record: dict[str, Any], stated: dict[str, Any], files: dict[str, str]
+) -> None:
     """Verify the links from the trainer's checkpoint to the release. Each statement names its predecessor's digest."""
     about, governs = record["candidate"], record.get("policy", "")
 

@@ -74,7 +74,8 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     )
     yield ReportTable(
         "Remaining copies",
-        "Removing text from a corpus does not remove it from models trained on it. The table lists all known copies.",
+        "Removing text from a corpus does not remove it from models trained on it. The table lists all known "
+        "copies.",
         ("what", "state", "where", "until"),
         [(one["what"], one["state"], one["where"], one["until"]) for one in facts["remains"]],
     )

@@ -126,7 +126,9 @@ def of(
 def published(ctx: Context) -> list[dict[str, Any]]:
     """Return the name, the digest of the effects and the statistics of every experiment with results, by name."""
     refs = (ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects") and ref.asset.count("/") == 2)
-    return [{"name": ref.asset.split("/")[1], "digest": ref.digest, **ctx.refs.load(ref.digest).stats} for ref in refs]
+    return [
+        {"name": ref.asset.split("/")[1], "digest": ref.digest, **ctx.refs.load(ref.digest).stats} for ref in refs
+    ]
 
 
 def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest]) -> list[MeasuredPair]:

@@ -1,9 +1,9 @@
 """Export of service levels: Parquet tables, views for DuckDB, and a tile on the index page.
 
-DIR/tallies.parquet      good and total seconds of every interval, by indicator and by run, asset or bucket
-DIR/objectives.parquet   every indicator with its unit, target and measure
-DIR/views.sql            level(since, until): indicators in any window; levels: in the window of the objectives;
-                         by_day, by_subject
+    DIR/tallies.parquet      good and total seconds of every interval, by indicator and by run, asset or bucket
+    DIR/objectives.parquet   every indicator with its unit, target and measure
+    DIR/views.sql            level(since, until): indicators in any window; levels: in the window of the objectives;
+                             by_day, by_subject
 """
 
 from __future__ import annotations

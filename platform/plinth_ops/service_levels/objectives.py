@@ -1,10 +1,10 @@
 """`objectives.yaml` of a workspace, and the indicators of all of its runs and assets.
 
-load(workspace)      objectives of the workspace
-tallies(ctx, ...)    good and total seconds of every indicator, for windows of any length
-measure(ctx, ...)    error budgets over the window of the objectives
+    load(workspace)      objectives of the workspace
+    tallies(ctx, ...)    good and total seconds of every indicator, for windows of any length
+    measure(ctx, ...)    error budgets over the window of the objectives
 
-completeness(ctx)    function that checks the data lineage of a run; argument `complete` of the other two
+    completeness(ctx)    function that checks the data lineage of a run; argument `complete` of the other two
 """
 
 from __future__ import annotations

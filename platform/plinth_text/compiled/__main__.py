@@ -1,7 +1,7 @@
 """Command line `python -m plinth_text.compiled [--carry] [PACKAGE ...]`: compile kernels ahead of their first use.
 
---carry      compile for every level of x86-64 into this installation, for images and wheels
-PACKAGE      package whose kernels are compiled; by default `plinth_text`
+    --carry      compile for every level of x86-64 into this installation, for images and wheels
+    PACKAGE      package whose kernels are compiled; by default `plinth_text`
 """
 
 import sys

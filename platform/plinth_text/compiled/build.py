@@ -116,7 +116,7 @@ class Prototype:
         """Return the C source of the exported function, which calls the kernel."""
         call = f"{self.name}({', '.join(each.argument() for each in self.parameters)})"
         body = f"{call};" if self.returns == "void" else f"return {call};"
-        return f'__attribute__((visibility("default")))\n{self.declaration()} {{ {body} }}\n'
+        return f"__attribute__((visibility(\"default\")))\n{self.declaration()} {{ {body} }}\n"
 
 
 def prototypes(file: Path, package: str) -> Iterator[Prototype]:

@@ -36,6 +36,7 @@ MAX_DIM, MAX_BUCKET, MAX_NGRAM = 4096, 1 << 28, 64
 WRITTEN_OUT = 1 << 26
 
 
+
 @dataclass(frozen=True)
 class CodedRows:
     """Product-quantized rows: each part of a row is one of 256 centroids.
@@ -331,7 +332,9 @@ class MappedFile:
         return data[:used], starts, ends, counts
 
     def broken(self, found: object, expected: object) -> ModelFileError:
-        return ModelFileError(f"{self.path.name} is not a readable fastText model", found=found, expected=expected)
+        return ModelFileError(
+            f"{self.path.name} is not a readable fastText model", found=found, expected=expected
+        )
 
 
 @compiled

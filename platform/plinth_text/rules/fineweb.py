@@ -25,7 +25,9 @@ from plinth_text.words.script_words import splitter
 (FULL_LINES, ENDED, SHORT, DUPLICATE_CHARACTERS, CHARACTERS, NEWLINES, WORDS) = range(7)
 
 
-def fineweb_counts(data: U8, offsets: I64, short_line: int, english: bool = False, words: I64 | None = None) -> I64:
+def fineweb_counts(
+    data: U8, offsets: I64, short_line: int, english: bool = False, words: I64 | None = None
+) -> I64:
     """Count lines, characters and words for FineWeb's rules, [documents, 7].
 
     The columns are: lines that are not blank; of these, lines that end a sentence, and lines of at most `short_line`
@@ -45,7 +47,9 @@ def fineweb_counts(data: U8, offsets: I64, short_line: int, english: bool = Fals
 
 
 @compiled
-def fineweb(data: U8, offsets: I64, table: U8, short_line: int, words: I64, ends: I64, keys: U64, out: I64) -> None:
+def fineweb(
+    data: U8, offsets: I64, table: U8, short_line: int, words: I64, ends: I64, keys: U64, out: I64
+) -> None:
     """Write the counts of all texts into `out`."""
 
 

@@ -43,6 +43,7 @@ def word_hash(word: str) -> int:
     return value
 
 
+
 def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
     """Return the signals of each text, [documents, 29], not rounded. For an empty text, all signals are 0.
 
@@ -97,7 +98,6 @@ def normal(
     counts: I32, spots: I32, ids: I32, words: U64, characters: I64, out: F64, hard: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
     """Write the signals of normalized words into `out`. `hard` marks the texts that the table cannot normalize."""
-
 
 #: Columns of `tally`: characters by class, then lines (as `str.splitlines`), characters in lines, the longest line.
 TALLY_COLUMNS = (

@@ -23,7 +23,6 @@ from plinth_text.words import hash_words, scratch, slots
 #
 # Letters: D texts, F features of all of them, R = 2^bits rows, K labels.
 
-
 def rows(texts: pa.Array, bits: int, max_words: int) -> tuple[I64, I32]:
     """Return the feature rows of every text, words first, then word pairs. Only the first `max_words` words are used.
 

@@ -259,7 +259,6 @@ def quantised(values: F64) -> I16:
 #
 # Letters: L lines of all texts of a column, P paragraphs.
 
-
 @dataclass(frozen=True)
 class HashedLines:
     """Lines of the texts of a column, with their hashes.
@@ -371,7 +370,6 @@ def close_gaps(starts: I64, size: I32, cut: U8) -> None:
 # the anchors, one in about (n - k) / 2 words, show which windows cannot be repeated; most windows are never hashed.
 #
 # Letters: W words of all texts, N windows.
-
 
 @dataclass(frozen=True)
 class Windows:

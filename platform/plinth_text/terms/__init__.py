@@ -226,7 +226,6 @@ def fold_table() -> np.ndarray[Any, np.dtype[np.uint32]]:
 #
 # Does not belong here: check digits, registries of addresses, replacements.
 
-
 def places(texts: pa.Array) -> PiiPlaces:
     """Return all candidates for personal data in a column of texts."""
     data, offsets = utf8(texts)

@@ -30,7 +30,6 @@ from plinth_text.unicode import utf8
 #
 # Words are the pieces between white space, as `str.split` has them. Positions are bytes of the buffer.
 
-
 def edge_buffer(offsets: I64, dtype: Any = np.int64) -> npt.NDArray[Any]:
     """Return a buffer for the word edges, or line ends, of the longest text of a column."""
     longest = int(np.diff(offsets).max(initial=0))
@@ -76,7 +75,6 @@ def line_ends(data: U8, start: int, end: int, out: I64) -> int:
 def breaks(data: U8, start: int, end: int, table: U8, out: I64) -> int:
     r"""Write the positions of the line ends of `str.splitlines` into `out`, and return their number. `\r\n` counts as
     two."""
-
 
 #: A word's state is 0 before its first character c and (state xor c) * `WORD_FACTOR` after each; the last is mixed.
 WORD_FACTOR = np.uint64(0x9FB21C651E98DF25)

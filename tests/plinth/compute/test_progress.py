@@ -54,7 +54,9 @@ def test_work_without_a_total_is_shown_without_one_and_has_no_last_line(stream: 
     assert set(stream.getvalue().splitlines()) == set(shown.splitlines())
 
 
-def test_a_command_has_been_silent_since_its_process_started(stream: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_has_been_silent_since_its_process_started(
+    stream: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "LOG_INTERVAL_S", 3600.0)
     monkeypatch.setattr(progress.time, "process_time", lambda: 7200.0)
     with ProgressLines(stream, patience_s=0.001).meter("plinth verify", 0):

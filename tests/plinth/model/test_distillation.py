@@ -29,13 +29,9 @@ def sides() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Hidden states and output matrices of student and teacher, and targets of which some are not scored."""
     targets = torch.randint(0, V, (N,), generator=torch.Generator().manual_seed(5))
     targets[3:7] = IGNORED
-    return (
-        drawn(N, D, seed=1).requires_grad_(),
-        drawn(V, D, seed=2).requires_grad_(),
-        drawn(N, E, seed=3),
-        drawn(V, E, seed=4),
-        targets,
-    )
+    return drawn(N, D, seed=1).requires_grad_(), drawn(V, D, seed=2).requires_grad_(), drawn(N, E, seed=3), drawn(
+        V, E, seed=4
+    ), targets
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])

@@ -265,7 +265,8 @@ class ToxicityParams(Frozen):
         0.3,
         ge=0,
         le=1,
-        description="Minimum of the score `final` for label `uncertain`; a text with a lower score is labeled `clean`.",
+        description="Minimum of the score `final` for label `uncertain`; a text with a lower score is labeled "
+        "`clean`.",
     )
     toxic: float = internal(0.7, ge=0, le=1, description="Minimum of the score `final` for label `toxic`.")
 

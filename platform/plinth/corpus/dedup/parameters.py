@@ -87,7 +87,6 @@ def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
             return hashes // rows, rows
     raise ValueError(f"{hashes} hashes cannot reach a recall of {target:.0%} at similarity {threshold}")
 
-
 # The rest of the deduplication cascade: look-alikes by meaning (drops), repeated lines and passages (edits).
 #
 # Each is off unless the recipe names it under `corpus.dedup`; `{}` switches it on with its defaults.

@@ -188,7 +188,9 @@ def _vectors(store: Store, task: _Learn) -> tuple[Part, ...]:
     return _written(store, task.documents, params.dimensions, batches())
 
 
-def _written(store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]) -> tuple[Part, ...]:
+def _written(
+    store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]
+) -> tuple[Part, ...]:
     """Write the vectors of a part of documents, and the sum of these vectors. In the sum, `rows` is the number of
     documents that have a vector."""
     width = -(-dimensions // 4) * 4

@@ -367,7 +367,8 @@ def require_whole(
     raise RejectRateError(
         f"{label}: {stats['reject_rate']:.1%} of the records are damaged"
         + (f" in a sample of {len(made)} parts" if tolerance > 1 else ""),
-        found=", ".join(f"{reason} {count}" for reason, count in reasons[:5]) + f"; for example {example}",
+        found=", ".join(f"{reason} {count}" for reason, count in reasons[:5])
+        + f"; for example {example}",
         expected=f"at most {params.max_reject_rate:.1%} (corpus.documents.max_reject_rate)",
         remedy=f"{elsewhere}repair or remove the source, or raise the limit if this damage is expected",
     )

@@ -142,7 +142,6 @@ def _alike(alike: Alike, own: Sequence[tuple[TextSignature, int]], sets: Sequenc
         if hit is not None:
             yield row, hit
 
-
 def drop_rows(
     store: Store,
     part: Part,
@@ -235,7 +234,9 @@ def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Excl
     return Dropped(kept, dict(sorted(taken.items())), fingerprint.digest(at_work) if at_work else "")
 
 
-def look(ctx: Context, label: str, parts: Sequence[Part], entries: Sequence[Exclusion]) -> list[tuple[Part, ...]]:
+def look(
+    ctx: Context, label: str, parts: Sequence[Part], entries: Sequence[Exclusion]
+) -> list[tuple[Part, ...]]:
     """Return for each part the tables (`TAKEN`) of excluded rows. One table is from column rules, the other from text
     rules."""
     columns, texts = ColumnRules.of(entries), TextRules.of(entries)

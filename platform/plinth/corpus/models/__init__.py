@@ -131,5 +131,4 @@ def train(
     """Train the model `models/{name}` with the recipe's parameters, and return the manifest of its files."""
     return trainer(name, raw).train(ctx, f"models/{name}", parameters(name, raw), documents, lists)
 
-
 __all__ = ["ModelTrainer", "parameters", "train", "trainer"]

@@ -294,7 +294,6 @@ def add_margins(
 ) -> None:  # fmt: skip
     """Add the sum of all trees to `out`, for every document."""
 
-
 #: Raised when files of an older version would be read wrongly, or features mean something else.
 FORMAT = "plinth-linear/1"
 HEAD, TABLE, NODES, STARTS = "model.json", "table.npy", "nodes.npy", "starts.npy"

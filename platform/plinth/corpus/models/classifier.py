@@ -293,7 +293,9 @@ def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I
     return margins, truth, artefact.balanced(truth, 2)
 
 
-def _with_second(params: TwoStages, model: ClassifierModel, stage: examples.Linear, found: Examples) -> ClassifierModel:
+def _with_second(
+    params: TwoStages, model: ClassifierModel, stage: examples.Linear, found: Examples
+) -> ClassifierModel:
     """Return the model with a second stage if the second stage improves it. There must be enough uncertain documents,
     and the second stage must have a lower loss than the first stage on uncertain documents that were not used for
     training."""
@@ -327,7 +329,9 @@ def _hits(terms: str | None, some: Examples) -> Bools | None:
     return None if terms is None else np.asarray(some.dense[:, len(NAMES)] > 0)
 
 
-def _near(p: F64, band: tuple[float, float], hits: Bools | None, truth: I64) -> Bools | None:
+def _near(
+    p: F64, band: tuple[float, float], hits: Bools | None, truth: I64
+) -> Bools | None:
     """Return a mask of the documents in and near the uncertainty band. If there are too few, return a mask of all
     documents. If all documents are too few, return None."""
     wide = doubtful(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE), hits)

@@ -40,7 +40,6 @@ from plinth_text.compiled import compiled
 # Documents are visited in an order that their hashes give, one after the other: the result depends on nothing else.
 # Memory is two tables and the sample. Letters: D documents, F features, R rows, K labels.
 
-
 class Sgd(Frozen):
     """Settings of stochastic gradient descent for a linear model."""
 
@@ -135,7 +134,6 @@ def train_epoch(
 @compiled
 def find_margins(starts: I64, rows: I32, table: F32, bias: F32, window: int, out: F64) -> None:
     """Write the margins of documents to `out`. The rows of a document's words come before those of word pairs."""
-
 
 # Examples to learn from: a sample of documents or of a labeled list, as features, cut into splits.
 #

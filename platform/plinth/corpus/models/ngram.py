@@ -161,7 +161,6 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
     np.save(out, array, allow_pickle=False)
     return out.getvalue()
 
-
 #: Share of the sample that is measured on and not trained on.
 HELD_BACK = 0.05
 #: Text of each bucket that bands and measures are taken from, at most.

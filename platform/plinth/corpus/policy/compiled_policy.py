@@ -40,6 +40,7 @@ TEXTS = {
 }
 
 
+
 class Rights(Frozen):
     """License gate of a recipe: the licenses that are permitted for each use, and the sources of a bucket whose terms
     forbid a required use.
@@ -115,6 +116,7 @@ def _by_value(column: pa.Array, holds: Any) -> Bools:
 DOCUMENTS = "documents"
 #: Document columns that a policy may read; never text.
 DOCUMENT_COLUMNS = ("uri", "captured_at", "snapshot", "licence", "mime", "source_bytes")
+
 
 
 @dataclass(frozen=True)

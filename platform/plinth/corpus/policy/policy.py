@@ -46,6 +46,7 @@ EDIT_NAMES = [field.name for field in EDIT_TYPE.value_type]
 BATCH_ROWS = SCORE_GROUP_ROWS
 
 
+
 @dataclass(frozen=True)
 class _Task:
     policy: Policy

@@ -194,6 +194,7 @@ def shown(
 DIRECTIONS = ("newly_dropped", "newly_kept")
 
 
+
 @dataclass(frozen=True, order=True)
 class Flip:
     """Document whose verdict changes, with its position and the rules that drop it before and after the change."""

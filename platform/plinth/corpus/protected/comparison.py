@@ -283,6 +283,7 @@ def _batch(
 # (`protected_index`) have no weight, and a run of such words alone does not count.
 
 
+
 class Found(NamedTuple):
     """Verified pairs of a document and an item; every array has one value per pair.
 

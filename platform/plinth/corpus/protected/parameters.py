@@ -20,7 +20,8 @@ class ProtectedSet(Frozen):
     kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")
     deny: tuple[str, ...] = spelling(
         (),
-        description="Parts of URLs where the set is published; documents whose `uri` contains one of them are dropped.",
+        description="Parts of URLs where the set is published; documents whose `uri` contains one of them are "
+        "dropped.",
     )
     family: str = internal("", description="Name shared by sets with the same `deny`; by default, the name of the set.")
     fields: tuple[str, ...] = Field(

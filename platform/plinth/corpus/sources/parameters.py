@@ -277,7 +277,8 @@ class Matching(Frozen):
         3,
         ge=0,
         le=11,
-        description="Maximum number of bits (of 64) by which an image's perceptual hash may differ from a listed hash.",
+        description="Maximum number of bits (of 64) by which an image's perceptual hash may differ from a listed "
+        "hash.",
     )
     min_keywords: int = internal(
         1,

@@ -1,8 +1,8 @@
 """Simultaneous prediction band of a new curve, from a few observed curves and from replicates of a prediction.
 
-C  observed curves
-P  points of a curve
-K  draws
+    C  observed curves
+    P  points of a curve
+    K  draws
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Estimates with intervals, sums of rows by cluster, and always-valid sequential tests.
 
-N  rows
-C  clusters
+    N  rows
+    C  clusters
 """
 
 from __future__ import annotations

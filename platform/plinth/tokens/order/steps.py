@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
 class RunChange(Frozen):
     """Change of the batch size or row length that applies from a step on.
 
@@ -177,7 +176,6 @@ def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
         for (_, before), (index, point) in pairwise(points):
             if point <= before:
                 yield index, f"{unit} {point:,} is not after {before:,}, where the change listed before it starts"
-
 
 class MisplacedChange(RecipeError):
     """Change of a schedule that never takes effect, or takes effect no later than the change listed before it.

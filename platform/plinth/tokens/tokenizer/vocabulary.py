@@ -265,3 +265,4 @@ def _arbitrary_bytes(tokenizer: Tokenizer, table: Sequence[bytes]) -> dict[str, 
 def _bytes_of(found: dict[str, Any]) -> dict[str, int]:
     counted: dict[str, int] = found["arbitrary_bytes"]
     return counted
+

@@ -82,7 +82,8 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
             f"run {config.run_id} has no checkpoint {wanted if wanted is not None else f'before step {step}'}",
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
             remedy="select a checkpoint with --checkpoint; a later checkpoint was trained on the batch, so its losses "
-            "are lower" + (f". Steps after {steps[0]} do not need --checkpoint" if steps and wanted is None else ""),
+            "are lower"
+            + (f". Steps after {steps[0]} do not need --checkpoint" if steps and wanted is None else ""),
         )
     fetch_whole(config, fitting[-1])
     checkpoint.verify(config.directory, fitting[-1])

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 #
 # There is no randomness and no gradient, and no parameter changes.
 
-
 class ProbeResult(NamedTuple):
     """Result of one evaluation of the probes.
 

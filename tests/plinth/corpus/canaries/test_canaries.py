@@ -56,6 +56,8 @@ def test_the_seed_alone_decides_texts_and_coins() -> None:
     assert sum(generate.coin(1, n) for n in range(1000)) == 511
 
 
+
+
 KNOWN = "sabo togi voseno beke mokono nabeto"
 
 

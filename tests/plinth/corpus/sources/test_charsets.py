@@ -24,7 +24,7 @@ def page(text: str, encoding: str, head: str = "") -> bytes:
         ("Shift_JIS", b"\x87\x40 \xfb\xfc \xfa\xb1 \x87\x8a", "① 髙 﨑 ㈱"),  # NEC's and IBM's rows
         ("x-sjis", b"\x81\x60\xb1", "～ｱ"),
         ("euc-jp", b"\xad\xa1\xa1\xc1\xfc\xfc \x8e\xb1 \xf9\xa1", "①～￤ ｱ 纊"),
-        ("iso-2022-jp", b'a\x1b$B-!$"\x1b(Bb\x1b(I1\x1b(Jc', "a①あbｱc"),
+        ("iso-2022-jp", b"a\x1b$B-!$\"\x1b(Bb\x1b(I1\x1b(Jc", "a①あbｱc"),
         ("euc-kr", b"\x8c\x63 \xa4\xa1", "똠 ㄱ"),
         ("ks_c_5601-1987", b"\xb0\xa1\x81\x41", "가갂"),
         ("big5", b"\xf9\xd8 \xbb\xa1 \xa1\x45", "裏 說 ‧"),

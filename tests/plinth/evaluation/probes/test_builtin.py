@@ -17,6 +17,7 @@ from plinth.fingerprint import digest
 DIGESTS = {"1": "a77e7184f0e3f5f1115b517921d2a91a053a03e72afea25952b9a5a66ef9359b"}
 
 
+
 @cache
 def items_of(family: Family) -> list[ProbeItem]:
     return list(PROBES[family].build())

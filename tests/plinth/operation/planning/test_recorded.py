@@ -26,7 +26,9 @@ from tests.plinth.training.conftest import TINY, tiny
 
 STEPS = 20
 PEAK = 1e12
-SPEED = MachineSpeed(machine="m", devices=(DeviceSpeed(kind="cpu", name="x", flops={"fp32": PEAK}, bytes_per_s=1e11),))
+SPEED = MachineSpeed(
+    machine="m", devices=(DeviceSpeed(kind="cpu", name="x", flops={"fp32": PEAK}, bytes_per_s=1e11),)
+)
 
 
 def device(ranks: int = 2) -> spending.PlannedDevice:

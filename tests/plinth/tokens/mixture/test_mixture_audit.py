@@ -103,7 +103,9 @@ def test_the_way_back_through_a_ramp() -> None:
 def test_a_ramp_of_a_million_blocks_is_one_row_and_as_exact() -> None:
     """10^12 tokens: opened, measured at every 1,000 blocks, listed and inverted from a few numbers."""
     phase = Phase(name="p", fraction=1.0, weights={"a": 8, "b": 1, "c": 1}, to_weights={"a": 1, "b": 2, "c": 7})
-    params = Mixture(sequence_tokens=4096, total_tokens=10**12, phases=(phase,), block_sequences=256, max_epochs=1e9)
+    params = Mixture(
+        sequence_tokens=4096, total_tokens=10**12, phases=(phase,), block_sequences=256, max_epochs=1e9
+    )
     stats = mixture.plan(params, {"a": 40_000_003, "b": 150_000_001, "c": 9_999_991})
     (row,) = stats["phases"]
     assert row["blocks"] == 10**12 // 4096 // 256

@@ -33,7 +33,9 @@ def line(ctx: Context, made: SimpleNamespace, request: pytest.FixtureRequest) ->
         Phase(name="main", fraction=0.75, weights={"web": 2, "code": 1}),
         Phase(name="end", fraction=0.25, weights={"code": 1}),
     )
-    params = Mixture(sequence_tokens=48, total_tokens=48 * 40, phases=phases, block_sequences=9, packing=request.param)
+    params = Mixture(
+        sequence_tokens=48, total_tokens=48 * 40, phases=phases, block_sequences=9, packing=request.param
+    )
     packed = {b: packing_index.run(ctx, b, params.sequence_tokens, made) for b, made in shards.items()}
     for index in packed.values():
         ctx.refs.save(index)
@@ -69,7 +71,9 @@ def test_documents_of_a_step_are_its_tokens(ctx: Context, line: Line) -> None:
             assert held.all() or result.params["packing"] == "best-fit"
 
 
-def test_steps_of_a_document_are_the_listing_read_backwards(ctx: Context, made: SimpleNamespace, line: Line) -> None:
+def test_steps_of_a_document_are_the_listing_read_backwards(
+    ctx: Context, made: SimpleNamespace, line: Line
+) -> None:
     result, shards = line
     expected: dict[tuple[str, str], list[DocumentUse]] = {}
     for step in range(40 // BATCH):

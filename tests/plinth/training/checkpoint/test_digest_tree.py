@@ -112,7 +112,9 @@ def test_damage_is_named_by_one_process_and_by_a_reader_of_any_number(run: RunDi
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16])
-def test_readers_together_hash_every_file_once(run: RunDirectory, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_readers_together_hash_every_file_once(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     hashed: list[str] = []
     whole = digest_tree._hash
 

@@ -179,3 +179,4 @@ def test_pieces_that_nobody_divided_so_are_looked_for_in_the_whole() -> None:
     assert sharded_state.ranks_for(table, {"w": Piece(0, 0, 1, 0, 4)}) == [0, 1]
     assert sharded_state.ranks_for(table, {"v": Piece(0, 0, 1, 4, 6), "x": Piece(0, 0, 1, 0, 1)}) == []
     assert not sharded_state.covers(manifests[2].pieces, {"v": Piece(0, 0, 1, 0, 5)})
+

@@ -54,7 +54,9 @@ def test_a_decay_of_tokens_does_not_depend_on_the_batch() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_mean_is_divided_saved_and_taken_up_by_any_layout(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_the_mean_is_divided_saved_and_taken_up_by_any_layout(
+    make: Callable[..., RunConfig], tmp_path: Path
+) -> None:
     """ZeRO-1 and ZeRO-3 through a restart, bit for bit; one rank takes both up; the mean is that of the masters."""
 
     def layout(ranks: int, stage: int) -> RunConfig:

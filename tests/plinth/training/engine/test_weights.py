@@ -85,7 +85,9 @@ def opened(ctx: Context, initial: Manifest, config: RunConfig) -> Iterator[weigh
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_engines_of_any_division_begin_with_the_exported_weights(ctx: Context, make: Callable[..., RunConfig]) -> None:
+def test_engines_of_any_division_begin_with_the_exported_weights(
+    ctx: Context, make: Callable[..., RunConfig]
+) -> None:
     """Export, begin, and the digest of the parameters is the same; no rank makes more than its share and one
     parameter."""
     configs, expected, exported = {}, {}, {}
@@ -160,7 +162,9 @@ def test_a_resized_vocabulary_keeps_known_rows_and_begins_others_at_the_mean(
     blob = ctx.store.put_bytes(other.to_str().encode())
     part = initial.named("tokenizer.json")[0].model_copy(update={"blob": blob})
     stats = {"vocab_size": other.get_vocab_size() + 2, "end_of_text": 0}  # two rows that no token has
-    tokenizer = Manifest(asset="tokenizer", step="t", version="1", params={}, inputs={}, parts=(part,), stats=stats)
+    tokenizer = Manifest(
+        asset="tokenizer", step="t", version="1", params={}, inputs={}, parts=(part,), stats=stats
+    )
     ctx.refs.save(tokenizer)
     config = make(model=QWEN2, **state(initial, tokenizer, vocabulary="mean"))
     known = tokenizers.load(ctx.store, tokenizers.of_model(ctx, initial)).get_vocab()
