@@ -323,7 +323,7 @@ def state(
     signed = contracts(run)
     bound = signed or any(one.contract or one.identity for one in records) or _BINDING.search(config)
     own = configuration.parsed(config, run.config) if bound else None
-    promised = own and contract.require(own, signed, trust.authority(OWNER), named(records), dsse.now())
+    promised = contract.require(own, signed, trust.authority(OWNER), named(records), dsse.now()) if own else None
     made = AttemptRecord(
         run=run.root.name,
         key=key,

@@ -105,7 +105,7 @@ def _signed(predicted: Predicted, folder: Path, seed: int, factor: float) -> Run
     rate = config.optimizer.model_copy(update={"lr": factor * config.optimizer.lr})
     config = identified_as_prepared(config.model_copy(update={"optimizer": rate}))
     ctx = Context(Workspace(folder))
-    contracts.sign(ctx, contracts.draft(ctx, config, curve=predicted.curve, rank_hours=1.0))
+    contracts.sign(ctx, contracts.draft(ctx, config, None, curve=predicted.curve, rank_hours=1.0))
     return config
 
 

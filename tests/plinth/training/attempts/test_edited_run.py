@@ -36,7 +36,7 @@ def test_it_is_neither_submitted_nor_promised_nor_started(make: Make) -> None:
     own, ctx = edited(identified_as_prepared(make())), Context(Workspace(make().workspace).ensure())
     attempts_to_use: list[Callable[[], object]] = [
         lambda: job.submit_or_find(ctx, own),
-        lambda: contracts.draft(ctx, own, rank_hours=1.0),
+        lambda: contracts.draft(ctx, own, None, rank_hours=1.0),
         lambda: start(own),
     ]
     for attempt in attempts_to_use:
