@@ -70,13 +70,14 @@ def upgrade(
     """
     from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade import environment
+    from plinth_jobs.targets import find_run
 
     if (commit is None) == (interpreter is None):
         raise RequestError("give either --to COMMIT or --python INTERPRETER")
-    config = settings.run_config(run)
+    ctx = settings.context()
+    config = find_run(ctx, run)
     _require_compared(config)
     require_code_of_recipe(settings, config)
-    ctx = settings.context()
     with ctx.progress.meter("preparing the new code", 0):
         python = interpreter.absolute() if interpreter else environment.of_commit(commit or "")
         _require_other_code(config, environment.software(python, config), python)

@@ -249,6 +249,13 @@ class ContinuedState(Frozen):
     copies_sha256: str = ""
     restored_sha256: str = ""
 
+    @property
+    def in_words(self) -> str:
+        """The step, the origin of the state, and the loss."""
+        memory = f"equal copies in memory ({self.restored_sha256[:12]})"
+        origin = memory if self.source == "memory" else "the checkpoint"
+        return f"continued after step {self.step} from {origin} ({self.lost})"
+
 
 class AttemptRecord(Frozen):
     """Record of one start of the ranks of a run, all or some of them."""
