@@ -36,8 +36,8 @@ import pytest
 #: Timeout in seconds per test by marker. It ends tests that hang and is not a measure of speed: ten times the need of a
 #: busy machine.
 LIMIT_S = {"exhaustive": 3600, "slow": 1200, "": 300}
-#: Seconds after which a process ends that hangs in a library: longer than every limit. The timer is a thread, so it is set
-#: again once in SET_S and not for each test: on busy cores, a test process waits for a thread longer than most tests take.
+#: Seconds after which a process ends that hangs in a library: longer than every limit. The timer is a thread, so it is
+#: set again once in SET_S and not for each test: on busy cores, waiting for a thread takes longer than most tests.
 HUNG_S, SET_S = 4000, 100
 #: Markers of tests that are warned still of what they leave behind; it is undone as well.
 WARNED = ("slow", "exhaustive")

@@ -1,5 +1,5 @@
-"""Sections of a run's page: attempts, the guard's interventions, the parts of a step, probes, sections from packages; number
-formatting.
+"""Sections of a run's page: attempts, the guard's interventions, the parts of a step, probes, sections from packages;
+number formatting.
 """
 
 from __future__ import annotations
