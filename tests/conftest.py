@@ -28,6 +28,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from plinth.compute import progress
 from plinth.compute.engine import LocalEngine
@@ -39,6 +40,9 @@ settings.register_profile("explore", deadline=None, suppress_health_check=[Healt
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True, max_examples=50)
 settings.register_profile("thorough", settings.get_profile("explore"), derandomize=True)  # of `make test-all`
 settings.load_profile("plinth")
+# Hypothesis also draws constants of our source files, of those that are imported: each order of the tests would have its
+# own examples, after seconds of parsing in each process.
+providers._get_local_constants = lambda: providers._local_constants
 os.fsync = lambda fd: None  # no test switches the power off; child processes flush their files
 progress.PATIENCE_S = math.inf  # a command on a slow machine prints what it prints on a fast one
 
