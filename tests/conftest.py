@@ -40,8 +40,8 @@ settings.register_profile("explore", deadline=None, suppress_health_check=[Healt
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True, max_examples=50)
 settings.register_profile("thorough", settings.get_profile("explore"), derandomize=True)  # of `make test-all`
 settings.load_profile("plinth")
-# Hypothesis also draws constants of our source files, of those that are imported: each order of the tests would have its
-# own examples, after seconds of parsing in each process.
+# Hypothesis also draws constants of our imported source files: each order of the tests would have its own examples,
+# after seconds of parsing in each process.
 providers._get_local_constants = lambda: providers._local_constants
 os.fsync = lambda fd: None  # no test switches the power off; child processes flush their files
 progress.PATIENCE_S = math.inf  # a command on a slow machine prints what it prints on a fast one
