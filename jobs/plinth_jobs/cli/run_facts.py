@@ -80,8 +80,11 @@ def _line(event: Event) -> str:
     """Return the time (UTC), kind and facts of an event."""
     from plinth.report.run_metrics import words
 
-    at = datetime.fromtimestamp(float(event["time"]), UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{at}  {event['event']:<15}  {words(event)}".rstrip()
+    try:
+        at, text = f"{datetime.fromtimestamp(float(event['time']), UTC):%Y-%m-%d %H:%M:%S}", words(event)
+    except (ArithmeticError, KeyError, OSError, TypeError, ValueError):  # others may write the file
+        at, text = "unreadable", str(event)
+    return f"{at}  {event['event']:<15}  {text}".rstrip()
 
 
 def _facts(config: RunConfig, first: int, last: int | None, rows: int, events: int) -> dict[str, Any]:

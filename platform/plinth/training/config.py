@@ -349,7 +349,7 @@ def require_identity(config: RunConfig, expected: str, source: str, step: int = 
         raise ResumeError(
             f"run {config.run_id} has other settings than {source}",
             found=differing or f"identity {found}",
-            expected=f"identity {expected}",
-            remedy="do not edit config.json or copy files between runs: change the recipe, and `plinth run` makes "
-            "another run",
+            expected=f"identity {expected}; only placement, layout, checkpoints and stopping rules may change",
+            remedy="do not edit config.json or copy files between runs: `plinth run` writes config.json again from the "
+            "recipe, where another setting makes another run",
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plinth_jobs.cli.run_facts import peaks
+from plinth_jobs.cli.run_facts import _line, peaks
 from tests.plinth_ops.service_levels.test_command import trained
 
 
@@ -70,6 +70,11 @@ def test_history_and_show(plinth: Any, tmp_path: Path) -> None:
     assert plinth("-w", tmp_path, "run", "history").out.index("run-1") < plinth(
         "-w", tmp_path, "run", "history"
     ).out.index("run-0")
+
+
+@pytest.mark.parametrize("event", [{"event": "upgraded", "time": 1.0}, {"event": "resumed", "time": 1e300}])
+def test_an_event_of_another_writer_is_shown_as_it_is(event: dict[str, Any]) -> None:
+    assert _line(event) == f"unreadable  {event['event']:<15}  {event}"
 
 
 def test_a_workspace_without_runs_and_an_unknown_run(plinth: Any, tmp_path: Path) -> None:
