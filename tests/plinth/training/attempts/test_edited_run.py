@@ -34,14 +34,14 @@ def edited(config: RunConfig, **changes: Any) -> RunConfig:
 
 def test_it_is_neither_submitted_nor_promised_nor_started(make: Make) -> None:
     own, ctx = edited(identified_as_prepared(make())), Context(Workspace(make().workspace).ensure())
-    attempts_to_use: list[Callable[[], object]] = [
+    ways: list[Callable[[], object]] = [
         lambda: job.submit_or_find(ctx, own),
         lambda: contracts.draft(ctx, own, None, rank_hours=1.0),
         lambda: start(own),
     ]
-    for attempt in attempts_to_use:
+    for way in ways:
         with pytest.raises(ResumeError, match="has other settings than when it was prepared") as raised:
-            attempt()
+            way()
         assert "plinth run" in str(raised.value.remedy)
     assert not own.directory.events.exists()
     assert attempts.known(own.directory) == []
