@@ -32,13 +32,16 @@ class CommandLine(NamedTuple):
     instruction: bool
 
 
-def in_source() -> Iterator[CommandLine]:
+@cache
+def in_source() -> tuple[CommandLine, ...]:
     """Every `plinth …` in a string of the source; `remedy` arguments and lines of checklists are instructions."""
+    found = list[CommandLine]()
     for path, tree in _trees():
         told = set(_instructions(tree))
         for node, text in _strings(tree):
-            for line in _lines(text):
-                yield CommandLine(line, f"{path.relative_to(ROOT)}:{node.lineno}", id(node) in told)
+            where = f"{path.relative_to(ROOT)}:{node.lineno}"
+            found += (CommandLine(line, where, id(node) in told) for line in _lines(text))
+    return tuple(found)
 
 
 def unquoted(names: Iterable[str]) -> Iterator[str]:

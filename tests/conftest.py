@@ -28,6 +28,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from plinth.compute import progress
 from plinth.compute.engine import LocalEngine
@@ -39,6 +40,9 @@ settings.register_profile("explore", deadline=None, suppress_health_check=[Healt
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True, max_examples=50)
 settings.register_profile("thorough", settings.get_profile("explore"), derandomize=True)  # of `make test-all`
 settings.load_profile("plinth")
+# Hypothesis also draws constants of our imported source files: each order of the tests would have its own examples,
+# after seconds of parsing in each process.
+providers._get_local_constants = lambda: providers._local_constants
 os.fsync = lambda fd: None  # no test switches the power off; child processes flush their files
 progress.PATIENCE_S = math.inf  # a command on a slow machine prints what it prints on a fast one
 
@@ -126,6 +130,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         peers.COLLECTED.update(peers.LARGE & sys.modules.keys())
         gc.freeze()
+        gc.set_threshold(50_000, 10, 10)  # the default of 700 spends a twentieth of the CPU time on collections
         gc.enable()
 
 

@@ -30,7 +30,7 @@ GROWN_MIB = 600
 ADDED_MIB = 150
 MORE_MIB = {
     **dict.fromkeys(("golden", "listing_s3", "parity", "parquet", "assessment", "warc"), 310),
-    **dict.fromkeys(("attention", "pipeline", "remote_blobs", "repository", "upload"), 210),
+    **dict.fromkeys(("attention", "pipeline", "remote_blobs", "upload"), 210),
 }
 
 

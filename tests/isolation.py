@@ -4,7 +4,8 @@
     state       handlers, working directory, environment, umask, threads and processes are compared after each test.
                 A test that leaves a difference fails with its name; the difference is undone, so the next is not hurt.
                 What a fixture of a module or of the session sets up may stay until that fixture is torn down
-    limits      LIMIT_S per test; pytest-timeout fails a test that exceeds it, with the stacks of all threads
+    limits      LIMIT_S per test; pytest-timeout fails a test that exceeds it, with the stacks of all threads. A process
+                that does not even hear the signal ends after HUNG_S
     costs       the last lines of a session name the tests with the most CPU seconds and the largest processes
 
 A process counts as left behind if it is a child, or if it carries MARK in its environment and belongs to no process
@@ -13,7 +14,9 @@ that is expected.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import math
 import os
 import re
 import resource
@@ -33,6 +36,9 @@ import pytest
 #: Timeout in seconds per test by marker. It ends tests that hang and is not a measure of speed: ten times the need of a
 #: busy machine.
 LIMIT_S = {"exhaustive": 3600, "slow": 1200, "": 300}
+#: Seconds after which a process ends that hangs in a library: longer than every limit. The timer is a thread, so it is
+#: set again once in SET_S and not for each test: on busy cores, waiting for a thread takes longer than most tests.
+HUNG_S, SET_S = 4000, 100
 #: Markers of tests that are warned still of what they leave behind; it is undone as well.
 WARNED = ("slow", "exhaustive")
 #: Seconds that threads and processes may take to end after their test.
@@ -77,7 +83,7 @@ class Isolation:
         self.processes = Processes()
         self.expected: State = {}
         self.lent: dict[Any, State] = {}  # by fixture: the values before those that it set up
-        self.spent_s = 0.0
+        self.spent_s, self.set_at, self.stderr = 0.0, -math.inf, os.dup(2)  # tests replace 2
         self.costs: list[tuple[float, int, int, str]] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -91,9 +97,15 @@ class Isolation:
         if not self.expected:
             self.expected = self.state()
             self.cost()  # of imports and collection
+        if time.monotonic() - self.set_at > SET_S:
+            self.set_at = time.monotonic()
+            faulthandler.dump_traceback_later(HUNG_S, file=self.stderr, exit=True)
         if absl := sys.modules.get("absl.logging"):  # closes this stream wherever a library configures logging
             absl.get_absl_handler().python_handler.stream = sys.__stderr__  # and leaves those of the system open
         return (yield)
+
+    def pytest_exception_interact(self) -> None:
+        self.set_at = -math.inf  # pytest stops the timer
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:

@@ -240,11 +240,8 @@ def _unknown_code(attempts: tuple[AttemptRecord, ...]) -> Iterator[CodeChange]:
 
 
 def _continued(one: ContinuedState, since: int | None) -> str:
-    """Describe a recovery: the loss, the step, the origin of the state, and whether the steps after it are among those
-    that were replayed since a step."""
-    origin = f"equal copies in memory ({one.restored_sha256[:12]})" if one.source == "memory" else "the checkpoint"
-    replayed = ", then replayed bit-identically" if since is not None and one.step >= since else ""
-    return f"continued after step {one.step} from {origin} ({one.lost}){replayed}"
+    """Describe a recovery, and whether the steps after it are among those that were replayed since a step."""
+    return one.in_words + (", then replayed bit-identically" if since is not None and one.step >= since else "")
 
 
 def _unclean(one: AttemptRecord) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ WRITTEN = {*(ROOT / "docs" / "reference").rglob("*.md"), ROOT / "CHANGELOG.md"}
 PAGES = sorted({*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")} - WRITTEN)
 
 
-def refused(found: list[CommandLine]) -> list[str]:
+def refused(found: Iterable[CommandLine]) -> list[str]:
     """Command lines that the command line does not take, with the place and the reason."""
     said = []
     for one in found:
@@ -38,7 +38,7 @@ def refused(found: list[CommandLine]) -> list[str]:
 
 
 def test_every_command_in_the_source_can_be_typed() -> None:
-    found = list(command_lines.in_source())
+    found = command_lines.in_source()
     assert sum(one.instruction for one in found) > 100
     assert refused(found) == []
 

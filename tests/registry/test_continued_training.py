@@ -24,10 +24,8 @@ def attempt(number: int, continuation: ContinuedState | None) -> AttemptRecord:
 
 
 def test_continuations_are_named() -> None:
-    memory = ContinuedState(
-        attempt=1, lost="rank 1", step=8, source="memory", copies_sha256="ab" * 32, restored_sha256="ab" * 32
-    )
-    disk = ContinuedState(attempt=2, lost="rank 0", step=6, source="checkpoint")
+    memory = ContinuedState(lost="rank 1", step=8, source="memory", copies_sha256="ab" * 32, restored_sha256="ab" * 32)
+    disk = ContinuedState(lost="rank 0", step=6, source="checkpoint")
     made = Manifest(asset="checkpoint", step="s", version="1", params={}, inputs={}, parts=(), stats={"step": 12})
     attempts = (attempt(1, None), attempt(2, memory), attempt(3, disk))
     said = in_words(made, attempts, replayed=4)

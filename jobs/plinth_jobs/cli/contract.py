@@ -60,15 +60,17 @@ def sign(
     """
     from plinth.operation import contracts
     from plinth.training import predicted_curve
+    from plinth.training.contract import differences
     from plinth_registry import audit_log
     from plinth_registry.audit_log import AuditedAction
 
     config, ctx = contracts.amended(settings.run_config(run)), settings.context()
     given = predicted_curve.read(curve) if curve else None
-    drafted = contracts.draft(ctx, config, curve=given, rank_hours=rank_hours, amend=amend)
+    before = contracts.current(ctx, config)
+    drafted = contracts.draft(ctx, config, before, curve=given, rank_hours=rank_hours, amend=amend)
     if not as_json:
         _show(drafted, None)
-        for change in contracts.changes(ctx, config):
+        for change in differences(before.contract, config) if before else ():
             output.say(f"changed: {change}")
     if not yes and not (not as_json and sys.stdin.isatty() and click.confirm("Sign it?")):
         remedy = "review it, then pass --yes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,9 +72,19 @@ def show(settings: Settings, run: str, first: int, last: int | None, rows: int, 
     names = [name for name in FIELDS if name != "time" and any(name in step for step in found["steps"])]
     output.table(names, [[step.get(name) for name in names] for step in found["steps"]], right=names)
     for event in found["events"]:
-        rest = ", ".join(f"{name} {value}" for name, value in event.items() if name not in ("seq", "time", "event"))
-        output.line(f"{event['event']}: {rest}" if rest else event["event"])
+        output.line(_line(event))
     return None
+
+
+def _line(event: Event) -> str:
+    """Return the time (UTC), kind and facts of an event."""
+    from plinth.report.run_metrics import words
+
+    try:
+        at, text = f"{datetime.fromtimestamp(float(event['time']), UTC):%Y-%m-%d %H:%M:%S}", words(event)
+    except (ArithmeticError, KeyError, OSError, TypeError, ValueError):  # others may write the file
+        at, text = "unreadable", str(event)
+    return f"{at}  {event['event']:<15}  {text}".rstrip()
 
 
 def _facts(config: RunConfig, first: int, last: int | None, rows: int, events: int) -> dict[str, Any]:

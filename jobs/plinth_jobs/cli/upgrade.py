@@ -15,6 +15,8 @@ from plinth_jobs.cli.options import Settings, examples, json_option, shared
 from plinth_jobs.cli.runs import require_code_of_recipe
 
 if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.compute.progress import Meter
     from plinth.training.config import RunConfig
     from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade.record import CodeComparison
@@ -68,22 +70,27 @@ def upgrade(
     """
     from plinth.training.telemetry.timeline import TimelineReader
     from plinth.training.upgrade import environment
+    from plinth_jobs.targets import find_run
 
     if (commit is None) == (interpreter is None):
         raise RequestError("give either --to COMMIT or --python INTERPRETER")
-    config = settings.run_config(run)
+    ctx = settings.context()
+    config = find_run(ctx, run)
     _require_compared(config)
     require_code_of_recipe(settings, config)
-    python = interpreter.absolute() if interpreter else environment.of_commit(commit or "")
-    _require_other_code(config, environment.software(python, config), python)
+    with ctx.progress.meter("preparing the new code", 0):
+        python = interpreter.absolute() if interpreter else environment.of_commit(commit or "")
+        _require_other_code(config, environment.software(python, config), python)
     _require_span(config, start)
     seen = TimelineReader(config.directory.events)
     seen.poll()
-    first, last = _stop(settings, config, start, max_increase)
+    with ctx.progress.meter("saving and stopping the job", 0):
+        first, last = _stop(ctx, config, start, max_increase)
     if not as_json:
         output.say(f"{config.run_id}: the new code repeats steps {first + 1:,} to {last:,}")
-    environment.submitted(python, config, "--workspace", str(settings.workspace.absolute()))
-    found = _verdict(config, seen)
+    with ctx.progress.meter(f"repeating steps {first + 1:,} to {last:,}", 0) as meter:
+        environment.submitted(python, config, "--workspace", str(settings.workspace.absolute()))
+        found = _verdict(config, seen, meter)
     if as_json:
         output.emit_json({"run": config.run_id, "from_step": first, "to_step": last, **found.model_dump(mode="json")})
     else:
@@ -124,7 +131,7 @@ def _require_other_code(config: RunConfig, found: dict[str, Any], python: Path) 
         )
 
 
-def _stop(settings: Settings, config: RunConfig, start: int | None, max_increase: float | None) -> tuple[int, int]:
+def _stop(ctx: Context, config: RunConfig, start: int | None, max_increase: float | None) -> tuple[int, int]:
     """Stop the job, and request the comparison. Return the steps of the checkpoints between which steps are
     repeated."""
     from plinth.training.checkpoint.checkpoint import committed
@@ -132,7 +139,7 @@ def _stop(settings: Settings, config: RunConfig, start: int | None, max_increase
     from plinth.training.job import cancel
     from plinth.training.upgrade.record import MAX_INCREASE, UpgradeRequest, ask
 
-    cancel(settings.context(), config)
+    cancel(ctx, config)
     first, commits = span(config, _start(start, committed(config.directory)))
     limit = MAX_INCREASE if max_increase is None else max_increase
     ask(config.directory, UpgradeRequest(from_step=first, max_increase=limit))
@@ -165,8 +172,8 @@ def _start(start: int | None, commits: Sequence[int]) -> int:
     return start or max(1, max(commits, default=1) - 1)
 
 
-def _verdict(config: RunConfig, seen: TimelineReader) -> CodeComparison:
-    """Wait until the new job has compared the code, and return the comparison.
+def _verdict(config: RunConfig, seen: TimelineReader, meter: Meter) -> CodeComparison:
+    """Wait until the new job has compared the code, and return the comparison. The progress names the last event.
 
     Raises:
         TrainingError: the job ended without a comparison, or another process has resumed the run.
@@ -181,6 +188,7 @@ def _verdict(config: RunConfig, seen: TimelineReader) -> CodeComparison:
         alive = handle is not None and launcher.poll(handle).alive
         waits = requested(run) is not None
         for event in seen.poll():  # after the state, so the last events of an ending job are read
+            meter.advance(0, str(event["event"]).replace("_", " "))
             if event["event"] in (UPGRADED, REFUSED):
                 found = comparison_of(event)
         if found is not None and (found.accepted or not alive):  # a refused job ends

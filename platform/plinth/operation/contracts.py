@@ -20,7 +20,7 @@ from plinth.operation.settlement import held_s
 from plinth.storage.atomic import locked
 from plinth.storage.state import Refs
 from plinth.training import attempts, contract, job
-from plinth.training.config import RunConfig, load, write
+from plinth.training.config import RunConfig, load, require_prepared, write
 from plinth.training.contract import BucketShare, LaunchContract, RunBudget, SignedContract
 from plinth.training.directory import RunDirectory
 from plinth.training.predicted_curve import CurveOutcome, PredictedCurve, outcomes
@@ -46,6 +46,7 @@ class ContractOutcome(NamedTuple):
 def draft(
     ctx: Context,
     config: RunConfig,
+    before: SignedContract | None,
     *,
     curve: PredictedCurve | None = None,
     rank_hours: float | None = None,
@@ -54,17 +55,17 @@ def draft(
     """Return the next contract of a run, unsigned, without owner and time.
 
     Args:
+        before: contract in force, as `current` returns it.
         curve: predicted loss curve. A contract that amends another keeps its curve.
         rank_hours: budget; if None, the budget of the contract before, or the expected maximum cost.
         amend: reason to replace the contract in force.
 
     Raises:
-        RequestError: the run has a contract and `amend` is empty, nothing bounds its cost, or the curve or an amendment
-            is for another run.
-        LineageError: the run started without a contract, or its contracts do not form a chain.
-        SignatureError: an earlier contract is not validly signed.
+        RequestError: the run has a contract and `amend` is empty, nothing bounds its cost, or the curve is for another
+            run.
+        ResumeError: the run's configuration was edited.
+        LineageError: the run started without a contract.
     """
-    before = current(ctx, config)
     if before is None and attempts.known(config.directory):
         contract.require_all(config.run_id, (), ("",))
     if (before is None) == bool(amend):
@@ -80,6 +81,8 @@ def draft(
         )
     if before:
         contract.require_same_run(before.contract, config)
+    else:
+        require_prepared(config)
     promised = before.contract.curve if before else curve.require_run(config) if curve else None
     return LaunchContract(
         run=config.run_id,
@@ -94,12 +97,6 @@ def draft(
         owner="-",
         at=dsse.now(),
     )
-
-
-def changes(ctx: Context, config: RunConfig) -> list[str]:
-    """Return the settings of a run that differ from the contract in force, if there is one."""
-    before = current(ctx, config)
-    return contract.differences(before.contract, config) if before else []
 
 
 def sign(ctx: Context, drafted: LaunchContract, owner: str | None = None) -> LaunchContract:
@@ -156,7 +153,7 @@ def require(ctx: Context, config: RunConfig) -> LaunchContract | None:
         return None
     trust = Trust.of(ctx.workspace)
     if not envelopes and not earlier and trust.root.demo:
-        sign(ctx, draft(ctx, config))
+        sign(ctx, draft(ctx, config, None))
         envelopes = attempts.contracts(run)
     records = attempts.opened(earlier, trust.authority(TRAINER), config.run_id) if earlier else ()
     found = contract.require(config, envelopes, trust.authority(OWNER), attempts.named(records), dsse.now())

@@ -28,6 +28,7 @@ from plinth.report.style import ACCENT, MUTED, PALETTE
 from plinth.storage.atomic import write_bytes
 from plinth.text import counted
 from plinth.tokens.mixture.apportion import shares_over_run
+from plinth.training.attempts import AttemptRecord
 from plinth.training.config import RunConfig
 from plinth.training.parameters.trainer import UNPROVED
 from plinth.training.telemetry import timeline
@@ -53,6 +54,7 @@ class About(Frozen):
         peak_flops: peak FLOP/s of one device in the run's precision; used for the model FLOPs utilization (Chowdhery et
             al. 2022).
         price_per_rank_hour: price in `currency`.
+        attempts: signed starts of the ranks; unproved: reason if their signatures or their chain do not verify.
         over_seeds: last score of each probe in this run, and in runs that differ from it only by seed.
         added: sections from other packages, each with its HTML.
         mixture: rows of `apportion.shares_over_run`.
@@ -71,6 +73,8 @@ class About(Frozen):
     added: tuple[tuple[AddedSection, str], ...] = ()
     mixture: tuple[Mapping[str, Any], ...] = ()
     sequence_tokens: int = 0
+    attempts: tuple[AttemptRecord, ...] = ()
+    unproved: str = ""
     over_seeds: Mapping[str, Sequence[float]] = {}
 
 
@@ -93,6 +97,8 @@ def page(events: Sequence[Event], about: About) -> str:
         probes=sections.rows(measured, about.over_seeds),
         probes_cost=sections.share(measured),
         interventions=interventions(measured.events),
+        attempts=sections.attempts(measured.events, about.attempts),
+        unproved=about.unproved,
         events=_events(measured),
         next=_next(measured, about),
     )
@@ -123,6 +129,7 @@ def _findings(measured: RunMetrics, about: About, ledger: GoodputLedger) -> dict
         "metrics": style.change("Training loss", losses[0], last, measured.last_step) if losses else "",
         "probes": f"Probes with a signal above noise: {sum(one.decides for one in probes)} of {len(probes)}",
         "interventions": f"The guard made {counted(cost.interventions, 'intervention')}",
+        "attempts": about.unproved or f"The trainer signed {counted(len(about.attempts), 'attempt')}",
         "events": f"The run had {counted(cost.restarts, 'restart')} in {counted(cost.jobs, 'job')}",
     }
 
@@ -371,6 +378,7 @@ def write(
         added=tuple((one, one.html(ctx, config)) for one in SECTIONS.values()),
         mixture=tuple(shares_over_run(ctx.refs.load(config.mixture).stats, STRETCHES)),
         sequence_tokens=config.sequence_tokens,
+        **sections.attested(ctx, config),
         over_seeds=probe_curves.over_seeds(config, curves(events)),
     )
     place = target or path(ctx, config)

@@ -1,15 +1,17 @@
-"""Sections of a run's page: the guard's interventions, the parts of a step, probes, sections from packages; number
-formatting.
+"""Sections of a run's page: attempts, the guard's interventions, the parts of a step, probes, sections from packages;
+number formatting.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from plinth.compute.context import Context
+from plinth.errors import PlinthError
 from plinth.evaluation.probes.noise import Worth
 from plinth.extensions import Catalogue
 from plinth.report import run_panels as panels
@@ -18,9 +20,13 @@ from plinth.report.run_metrics import Event, RunMetrics
 from plinth.report.run_panels import INNER, LEFT, Panel, PanelLine, TimeAxis
 from plinth.report.style import colours
 from plinth.text import counted
+from plinth.training.attempts import AttemptRecord, known, opened
+from plinth.training.config import RunConfig
 from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.step_clock import PARTS
 from plinth.training.validation.probe_curves import curves, value
+from plinth.trust.dsse import TRAINER
+from plinth.trust.root import Trust
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +80,53 @@ def seconds(value: float) -> str:
 
 
 DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
+
+
+def attested(ctx: Context, config: RunConfig) -> dict[str, Any]:
+    """Return the attempts of a run, and the reason if they cannot be verified here."""
+    try:
+        envelopes = known(config.directory)
+        authority = Trust.of(ctx.workspace).authority(TRAINER) if envelopes else None
+        return {"attempts": opened(envelopes, authority, config.run_id)} if authority else {}
+    except PlinthError as error:
+        return {"unproved": f"The attempts are not proved: {error.what}"}
+
+
+def attempts(events: Sequence[Event], records: Sequence[AttemptRecord]) -> list[dict[str, Any]]:
+    """Return one row per attempt of a run: its machines, and the proofs in its attestation and by replays of steps."""
+    replayed, current = Counter[int](), 0
+    for event in events:
+        if event["event"] == "run_started":
+            current = int(event.get("attempt", 0))
+        replayed[current] += event["event"] == "replay_checked"
+    return [
+        {
+            "number": one.number,
+            "at": one.at.replace("T", " ").removesuffix("+00:00"),
+            "step": one.from_step,
+            "place": f"{counted(one.ranks, 'rank')} on {_hosts(one)}",
+            "proofs": "; ".join(_proofs(one, replayed[one.number])),
+        }
+        for one in records
+    ]
+
+
+def _hosts(one: AttemptRecord) -> str:
+    names = sorted({host.host for host in one.hosts})
+    return ", ".join(names) if len(names) <= 4 else counted(len(names), "machine")
+
+
+def _proofs(one: AttemptRecord, replayed: int) -> Iterator[str]:
+    if one.audit:
+        yield "replay of the last steps"
+    if one.contract:
+        yield f"contract {one.contract[:12]}"
+    if one.upgrade is not None:
+        yield f"new code: {one.upgrade.in_words}"
+    if one.continuation is not None:
+        yield one.continuation.in_words
+    if replayed:
+        yield f"by the timeline, {counted(replayed, 'sampled step')} replayed with equal results"
 
 
 def interventions(events: Sequence[Event]) -> list[dict[str, Any]]:

@@ -132,7 +132,9 @@ def _stage(run: Run, folder: Path, model: Path | None) -> None:
                 remedy="convert the model with the trainer's script and pass its folder: run.commit(…, model=FOLDER)",
             )
         write_bytes(staged / checkpoint.STATE, _json(_state(run, digest)))
-        write_bytes(staged / "config.json", _json(run.config.model_dump(mode="json", exclude={"workspace"})))
+        write_bytes(
+            staged / "config.json", _json(run.config.model_dump(mode="json", exclude={"workspace", "identity"}))
+        )
 
 
 def _require_plain(folder: Path) -> None:

@@ -24,7 +24,7 @@ def main() -> int:
     """Parse the arguments, join the ranks, train or audit, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training", description=__doc__)
     parser.add_argument("config", help="runs/<run_id>/config.json")
-    parser.add_argument("--attempt", type=int, default=0, help="number of starts of this run's ranks so far")
+    parser.add_argument("--attempt", type=int, default=0, help="number of the attestation of this start")
     parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare results")
     parser.add_argument("--standby", action="store_true", help="fork ranks for a supervisor on standard input")
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
@@ -78,7 +78,7 @@ def _run(config: configuration.RunConfig, given: argparse.Namespace) -> int:
     elif agent is not None:
         from plinth.training.recovery import survival
 
-        finished = survival.train(config, rank, given.attempt, agent)
+        finished = survival.train(config, rank, agent)
     else:
         from plinth.training.loop import train
 

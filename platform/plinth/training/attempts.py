@@ -30,7 +30,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training import contract
 from plinth.training.config import RunConfig
-from plinth.training.contract import LaunchContract, NamedAt, SignedContract
+from plinth.training.contract import LaunchContract, NamedAt
 from plinth.training.directory import RunDirectory
 from plinth.training.upgrade.record import CodeComparison
 from plinth.trust import dsse
@@ -231,6 +231,9 @@ BUNDLE: Final = "attempts.json"
 
 Envelope = Mapping[str, Any]
 
+#: Keys of a configuration that is compared with the run's contract or preparation.
+_BINDING = re.compile(rb'"(contract|identity)"')
+
 
 class ContinuedState(Frozen):
     """State with which the ranks of an attempt continued after a loss, before they took a step.
@@ -239,13 +242,19 @@ class ContinuedState(Frozen):
     the memory of the ranks after the restore. They are empty if the state came from a checkpoint.
     """
 
-    attempt: int = Field(ge=0, description="Number of starts of ranks of the job before this one.")
     lost: str = Field(description="The lost ranks, and how they were lost.")
     replaced: tuple[str, ...] = Field((), description="Lost nodes, and the spare that took the place of each.")
     step: int = Field(ge=0, description="Step after which the ranks continued.")
     source: Literal["memory", "checkpoint"] = Field(description="Origin of the state.")
     copies_sha256: str = ""
     restored_sha256: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """The step, the origin of the state, and the loss."""
+        memory = f"equal copies in memory ({self.restored_sha256[:12]})"
+        origin = memory if self.source == "memory" else "the checkpoint"
+        return f"continued after step {self.step} from {origin} ({self.lost})"
 
 
 class AttemptRecord(Frozen):
@@ -271,6 +280,11 @@ class AttemptRecord(Frozen):
         "",
         exclude_if=lambda given: not given,
         description="SHA-256 of the canonical envelope of the launch contract in force; empty if there is none.",
+    )
+    identity: str = Field(
+        "",
+        exclude_if=lambda given: not given,
+        description="Digest of the settings that identify the run, the same in all attempts.",
     )
     continuation: ContinuedState | None = Field(
         None, exclude_if=lambda given: given is None, description="State after a recovery in place or from memory."
@@ -307,13 +321,16 @@ def state(
 
     Raises:
         LineageError: an earlier attestation was changed or removed, or the run differs from its launch contract.
+        ResumeError: the run's configuration was edited.
         MissingError: the run requires a launch contract, and there is none.
         SignatureError: this machine has no trainer key, or the launch contract is not validly signed.
     """
     trust, earlier = Trust.of(Workspace(run.workspace)), known(run)
     records = opened(earlier, trust.authority(TRAINER), run.root.name) if earlier else ()
     signed = contracts(run)
-    promised = _promised(run, config, signed, trust, records)
+    bound = signed or any(one.contract or one.identity for one in records) or _BINDING.search(config)
+    own = configuration.parsed(config, run.config) if bound else None
+    promised = contract.require(own, signed, trust.authority(OWNER), named(records), dsse.now()) if own else None
     made = AttemptRecord(
         run=run.root.name,
         key=key,
@@ -330,6 +347,7 @@ def state(
         at=dsse.now(),
         trace=dsse.trace_id(),
         contract=promised.sha256 if promised else "",
+        identity=_identity(own, records) if own else "",
     )
     content = dsse.statement(PREDICATE, {"config.json": made.config_sha256}, made.model_dump(mode="json"))
     for folder, envelopes in ((run.attempts, earlier), (run.contracts, signed)):
@@ -341,15 +359,15 @@ def state(
     return made
 
 
-def _promised(
-    run: RunDirectory, config: bytes, signed: Sequence[Envelope], trust: Trust, earlier: Sequence[AttemptRecord]
-) -> SignedContract | None:
-    """Return the launch contract under which the ranks start, or None if the run has and needs none. `config` is the
-    file that the ranks will read."""
-    if not signed and b'"contract"' not in config and not any(one.contract for one in earlier):
-        return None
-    own = configuration.parsed(config, run.config)
-    return contract.require(own, signed, trust.authority(OWNER), named(earlier), dsse.now())
+def _identity(own: RunConfig, earlier: Sequence[AttemptRecord]) -> str:
+    """Return the digest of the settings that the ranks will read, after comparing it with the run's preparation and its
+    earlier attempts; empty if neither has one."""
+    configuration.require_prepared(own)
+    stated = next((one for one in earlier if one.identity), None)
+    if stated is None:
+        return own.identity
+    configuration.require_identity(own, stated.identity, f"attempt {stated.number}")
+    return stated.identity
 
 
 def named(records: Sequence[AttemptRecord]) -> list[NamedAt]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from plinth import fingerprint
-from plinth.errors import MissingError, TrainingError
+from plinth.errors import MissingError, ResumeError, TrainingError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
 from plinth.records import Frozen, Step
@@ -112,6 +112,11 @@ class RunConfig(Frozen):
         "plinth.training.data:open_batches", description="module:function that opens the source of batches."
     )
     provenance: Mapping[str, Any] = Field(default_factory=dict)
+    identity: str = Field(
+        "",
+        exclude_if=lambda given: not given,
+        description="Digest of the settings that identify the run, as they were prepared.",
+    )
 
     @property
     def directory(self) -> RunDirectory:
@@ -307,7 +312,44 @@ def identity(config: RunConfig, step: int = 0) -> str:
     steps only. An amendment of later steps therefore leaves earlier checkpoints valid, and is part of the identity of
     every later checkpoint.
     """
-    names = ("workspace", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED)
+    names = ("workspace", "identity", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED)
     unidentified: dict[str, Any] = dict.fromkeys(names, True) | _unidentified(config)
     fields = _identified(config.model_dump(mode="json", exclude=unidentified))
     return fingerprint.digest({**fields, "total_tokens": config.schedule_tokens, "steps": config.steps.through(step)})
+
+
+def identified_as_prepared(config: RunConfig) -> RunConfig:
+    """Return the configuration with the digest of its settings, by which an edited file is recognized."""
+    return config.model_copy(update={"identity": identity(config)})
+
+
+def require_prepared(config: RunConfig) -> None:
+    """Raise an error if the settings that identify a run were edited after the preparation.
+
+    Raises:
+        ResumeError: config.json was edited.
+    """
+    if config.identity:
+        require_identity(config, config.identity, "when it was prepared")
+
+
+def require_identity(config: RunConfig, expected: str, source: str, step: int = 0, differing: str = "") -> None:
+    """Raise an error if a run has other settings than its checkpoint, contract, attempt or preparation.
+
+    Args:
+        expected: `identity` of the source after `step`.
+        source: the source, for the error.
+        differing: the settings that differ, if they are known.
+
+    Raises:
+        ResumeError: config.json was edited, or the source belongs to another run.
+    """
+    found = identity(config, step)
+    if found != expected:
+        raise ResumeError(
+            f"run {config.run_id} has other settings than {source}",
+            found=differing or f"identity {found}",
+            expected=f"identity {expected}; only placement, layout, checkpoints and stopping rules may change",
+            remedy="do not edit config.json or copy files between runs: `plinth run` writes config.json again from the "
+            "recipe, where another setting makes another run",
+        )

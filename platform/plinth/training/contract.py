@@ -21,18 +21,19 @@ from typing import Any, Final, NamedTuple
 from pydantic import Field, ValidationError, model_validator
 
 from plinth import fingerprint
-from plinth.errors import LineageError, MissingError, PlinthError, RequestError, SignatureError
+from plinth.errors import LineageError, MissingError, PlinthError, SignatureError
 from plinth.records import Frozen
 from plinth.text import counted
-from plinth.training.config import RunConfig, identity
+from plinth.training.config import RunConfig, identity, require_identity
 from plinth.training.directory import RunDirectory
 from plinth.training.predicted_curve import PredictedCurve
 from plinth.trust import dsse
 from plinth.trust.dsse import Authority
 
 PREDICATE: Final = "urn:plinth:launch-contract:v1"
-#: Fields of a run's configuration that a contract leaves open: a path, and how the run is observed and restarted.
-OPEN: Final = frozenset({"workspace", "telemetry", "sinks", "reading", "supervision", "contract"})
+#: Fields of a run's configuration that a contract leaves open: a path, a digest, and how the run is observed and
+#: restarted.
+OPEN: Final = frozenset({"workspace", "telemetry", "sinks", "reading", "supervision", "contract", "identity"})
 #: Maximum number of differing settings that an error lists.
 LISTED: Final = 5
 
@@ -242,15 +243,10 @@ def require_same_run(contract: LaunchContract, config: RunConfig) -> None:
     """Raise an error if an amendment would change what identifies the run.
 
     Raises:
-        RequestError: these settings are those of another run, for example after an edit of config.json.
+        ResumeError: these settings are those of another run, for example after an edit of config.json.
     """
-    if identity(_promised(contract, config)) != identity(config):
-        raise RequestError(
-            f"these settings are not those of run {config.run_id}",
-            found="; ".join(differences(contract, config)[:LISTED]),
-            expected="changes of placement, layout, checkpoints or stopping rules",
-            remedy="change the recipe and run `plinth run`: it prepares another run, with a contract of its own",
-        )
+    expected, differing = identity(_promised(contract, config)), "; ".join(differences(contract, config)[:LISTED])
+    require_identity(config, expected, f"contract {contract.number}", differing=differing)
 
 
 def _promised(contract: LaunchContract, config: RunConfig) -> RunConfig:

@@ -71,9 +71,11 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], int] | 
             the job's grant, or 0 without a limit. Commands pass `operation.admission`, which checks the budget.
 
     Raises:
+        ResumeError: the run's configuration was edited.
         RecipeError: an amendment affects a step that was taken.
         LaunchError: the job could not be submitted, or runs on another machine.
     """
+    configuration.require_prepared(config)
     run = config.directory
     refresh(run)
     launcher = launcher_of(config)

@@ -116,6 +116,7 @@ def prepare(
         _require_drawn(ctx, config, mixture, shards, canaries)
     given = Preparation(ctx, training, mixture, tokenizer, canaries, read, run_id, total_steps, earlier)
     config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer), **_states(given)})
+    config = configuration.identified_as_prepared(config)
     for manifest in (mixture, tokenizer, *shards.values(), *filter(None, (initial, *read.values()))):
         ctx.refs.save(manifest)
     if earlier is None or earlier.amendments == config.amendments:

@@ -19,7 +19,7 @@ from plinth.evaluation.statistics import new_curves, simultaneous
 from plinth.model.architectures import parameters
 from plinth.operation import contracts
 from plinth.storage.workspace import Workspace
-from plinth.training.config import RunConfig
+from plinth.training.config import RunConfig, identified_as_prepared
 from plinth.training.predicted_curve import MISSED, CurvePoint, PredictedCurve, means
 from plinth.training.telemetry.timeline import timeline
 from plinth_ops.gamedays import gameday, rehearsal, warm_job
@@ -103,9 +103,9 @@ def _signed(predicted: Predicted, folder: Path, seed: int, factor: float) -> Run
     """Return a run with this seed and learning rate, under a contract with the predicted curve."""
     config = predicted.made.copy(folder, seed=seed, contract="required")
     rate = config.optimizer.model_copy(update={"lr": factor * config.optimizer.lr})
-    config = config.model_copy(update={"optimizer": rate})
+    config = identified_as_prepared(config.model_copy(update={"optimizer": rate}))
     ctx = Context(Workspace(folder))
-    contracts.sign(ctx, contracts.draft(ctx, config, curve=predicted.curve, rank_hours=1.0))
+    contracts.sign(ctx, contracts.draft(ctx, config, None, curve=predicted.curve, rank_hours=1.0))
     return config
 
 

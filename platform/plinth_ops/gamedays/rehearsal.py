@@ -39,7 +39,7 @@ from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import data, preparation
 from plinth.training.checkpoint import checkpoint
-from plinth.training.config import RunConfig
+from plinth.training.config import RunConfig, identified_as_prepared
 from plinth.training.parallel.topology import place_of
 from plinth.training.parameters.optimizers import Optimizer
 from plinth.training.parameters.parallel import Parallel
@@ -188,7 +188,7 @@ def copied(config: RunConfig, folder: Path, **changes: Any) -> RunConfig:
     """Return the configuration of the same run, not started, in a copy of the workspace without its runs."""
     source = Path(config.workspace)
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("runs"), dirs_exist_ok=True)
-    made = config.model_copy(update={"workspace": str(folder), **changes})
+    made = identified_as_prepared(config.model_copy(update={"workspace": str(folder), **changes}))
     without_audit(made)
     return made
 

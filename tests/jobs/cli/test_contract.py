@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,7 +19,7 @@ from plinth.operation import admission, contracts
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.steps import Amendment
-from plinth.training import attempts, job
+from plinth.training import attempts, contract, job
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.parameters.guard import Stopping
@@ -113,7 +114,9 @@ def test_show_tells_what_the_run_missed(plinth: Callable[..., Any], run: RunConf
     assert "inside" in told
 
 
-def test_what_cannot_be_signed(plinth: Callable[..., Any], run: RunConfig, curve: Path) -> None:
+def test_what_cannot_be_signed(
+    plinth: Callable[..., Any], run: RunConfig, curve: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sign = ("run", "contract", "sign", "small", "--yes")
     assert "nothing bounds the cost" in checked(2, plinth(*sign)).err
     assert "no contract to amend" in checked(2, plinth(*sign, "--rank-hours", "5", "--amend", "why")).err
@@ -125,7 +128,10 @@ def test_what_cannot_be_signed(plinth: Callable[..., Any], run: RunConfig, curve
     assert "has a launch contract" in checked(2, plinth(*sign, "--rank-hours", "6")).err
     start(run)
     configuration.write(run.model_copy(update={"launch": Launch(ranks=1)}))
+    opened = MagicMock(side_effect=contract.opened)
+    monkeypatch.setattr(contract, "opened", opened)
     told = plinth(*sign, "--amend", "a node is lost").out
+    assert opened.call_count == 1  # each contract is verified once
     assert "changed: launch.ranks: 2 in the contract, 1 in the run" in told
     assert start(run.model_copy(update={"launch": Launch(ranks=1)}))
 
@@ -134,8 +140,8 @@ def test_an_edited_learning_rate_is_no_amendment(plinth: Callable[..., Any], run
     sign = ("run", "contract", "sign", "small", "--yes")
     plinth(*sign, "--rank-hours", "5")
     configuration.write(run.model_copy(update={"optimizer": Optimizer(lr=0.5)}))
-    refused = checked(2, plinth(*sign, "--amend", "faster")).err
-    assert "not those of run small-0" in refused
+    refused = checked(7, plinth(*sign, "--amend", "faster")).err
+    assert "small-0 has other settings than contract 1" in refused
     assert "optimizer.lr: 0.003 in the contract, 0.5 in the run" in refused
 
 
@@ -149,7 +155,7 @@ def test_a_run_that_has_started_is_not_promised_afterward(plinth: Callable[..., 
 def test_a_submission_needs_the_contract_and_its_budget_is_the_allowance(ctx: Context, run: RunConfig) -> None:
     with pytest.raises(MissingError, match="has no launch contract"):
         contracts.require(ctx, run)
-    contracts.sign(ctx, contracts.draft(ctx, run, rank_hours=5))
+    contracts.sign(ctx, contracts.draft(ctx, run, None, rank_hours=5))
     promised = contracts.require(ctx, run)
     assert promised is not None
     admission.reserve(ctx, run, promised)
@@ -163,7 +169,7 @@ def test_a_submission_needs_the_contract_and_its_budget_is_the_allowance(ctx: Co
 def test_an_amendment_is_refused_before_the_job_stops_and_can_be_signed(
     plinth: Callable[..., Any], ctx: Context, run: RunConfig
 ) -> None:
-    contracts.sign(ctx, contracts.draft(ctx, run, rank_hours=5))
+    contracts.sign(ctx, contracts.draft(ctx, run, None, rank_hours=5))
     start(run)
     change = Amendment(from_step=7, global_batch_sequences=16, reason="the loss is noisy")
     amended = run.model_copy(update={"total_steps": 9, "amendments": (change,)})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plinth_jobs.cli.run_facts import peaks
+from plinth_jobs.cli.run_facts import _line, peaks
 from tests.plinth_ops.service_levels.test_command import trained
 
 
@@ -36,7 +36,9 @@ def write(workspace: Path, run: str, losses: list[float]) -> None:
     events += [
         {"event": "step", "step": n, "loss": loss, "tokens": 8 * n, "step_s": 0.5} for n, loss in enumerate(losses, 1)
     ]
-    events += [{"event": "stopped", "reason": "asked"}]
+    restart = {"attempt": 2, "reason": "rank 1 was killed", "backoff_s": 0.0, "from_step": 2, "lost_s": 1.25}
+    restart |= {"layers": [0.5], "hosts": [{"node": 0, "disk": "ok"}]}
+    events += [{"event": "restart", **restart}, {"event": "stopped", "reason": "asked"}]
     lines = (json.dumps({"seq": n, "time": 1000.0 * int(run[-1]) + n, **one}) + "\n" for n, one in enumerate(events, 1))
     (workspace / "runs" / run / "events.jsonl").write_text("".join(lines))
 
@@ -59,10 +61,20 @@ def test_history_and_show(plinth: Any, tmp_path: Path) -> None:
     shown = plinth("-w", tmp_path, "run", "show", "run-1", "--rows", 2).out
     assert shown.splitlines()[1].startswith("run-1: ")
     assert "7.5" in shown
-    assert "stopped: reason asked" in shown
+    assert shown.splitlines()[-3:] == [
+        "1970-01-01 00:16:41  job_started      ranks 1, nodes 1",
+        "1970-01-01 00:16:48  restart          attempt 2, reason rank 1 was killed, backoff seconds 0, from step 2, "
+        "lost seconds 1.25, hosts 1 of 1 passed all checks",
+        "1970-01-01 00:16:49  stopped          reason asked",
+    ]
     assert plinth("-w", tmp_path, "run", "history").out.index("run-1") < plinth(
         "-w", tmp_path, "run", "history"
     ).out.index("run-0")
+
+
+@pytest.mark.parametrize("event", [{"event": "upgraded", "time": 1.0}, {"event": "resumed", "time": 1e300}])
+def test_an_event_of_another_writer_is_shown_as_it_is(event: dict[str, Any]) -> None:
+    assert _line(event) == f"unreadable  {event['event']:<15}  {event}"
 
 
 def test_a_workspace_without_runs_and_an_unknown_run(plinth: Any, tmp_path: Path) -> None:

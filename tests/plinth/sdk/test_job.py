@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, StoppedRunError, TrainingError
 from plinth.model.folder import load_model
+from plinth.training import attempts, job, manifests
 from plinth.training import config as configuration
-from plinth.training import job, manifests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.forensics.order_proof import order_proof
@@ -45,6 +45,8 @@ def require_continued(config: RunConfig, result: Any, at: str) -> None:
     assert restart["reason"] == "rank 0 was killed by SIGKILL"
     assert restart["from_step"] == (8 if at == "recorded" else 4)
     assert [event["step"] for event in story.of("resumed")] == [restart["from_step"]]
+    assert [event["attempt"] for event in story.of("run_started")] == [1, restart["attempt"]] == [1, 2]
+    assert attempts.known(config.directory)[2:]  # the third is of the replay
     assert story.redone == len(INSTANTS[at])
     assert story.diverged == []
     assert list(story.steps) == list(range(1, STEPS + 1))

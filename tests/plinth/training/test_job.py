@@ -172,7 +172,9 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     assert run.stats["loss_curve"] == [[i + 1, loss] for i, loss in enumerate(losses)]
 
     edited = prepared.model_copy(update={"optimizer": prepared.optimizer.model_copy(update={"lr": 0.5})})
-    with pytest.raises(ResumeError, match="belongs to another run"):
+    with pytest.raises(ResumeError, match="has other settings than when it was prepared"):
+        job.submit_or_find(ctx, edited)
+    with pytest.raises(ResumeError, match="has other settings than step-"):
         manifests.run_manifest(ctx, edited)
 
     made = manifests.checkpoint_manifest(ctx, prepared, run)

@@ -27,9 +27,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plinth.errors import CheckpointError, DiskFullError, ResumeError
+from plinth.errors import CheckpointError, DiskFullError
 from plinth.storage.atomic import named_failures, sync_directory, write_bytes
 from plinth.training import attempts
+from plinth.training import config as configuration
 from plinth.training.checkpoint import commit_record, digest_tree
 from plinth.training.checkpoint.commit_record import Commit
 from plinth.training.checkpoint.digest_tree import (
@@ -46,7 +47,7 @@ from plinth.training.checkpoint.digest_tree import (
     require_total,
     silent,
 )
-from plinth.training.config import RunConfig, identity
+from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.validation import probe_curves
 
@@ -392,14 +393,7 @@ def require_identity(config: RunConfig, state: Mapping[str, Any]) -> None:
     Raises:
         ResumeError: the state belongs to another run, or its run was configured otherwise.
     """
-    expected = identity(config, state["step"])
-    if state["identity"] != expected:
-        raise ResumeError(
-            f"{name(state['step'])} belongs to another run",
-            found=f"identity {state['identity']}",
-            expected=f"identity {expected} of run {config.run_id}",
-            remedy="each run has its own directory: do not copy checkpoints between them, and do not edit config.json",
-        )
+    configuration.require_identity(config, state["identity"], name(state["step"]), state["step"])
 
 
 def record_path(run: RunDirectory, step: int) -> Path:

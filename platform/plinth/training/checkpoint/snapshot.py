@@ -127,7 +127,7 @@ def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:
     model = hf_config(config.model_at(step), config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
     return {
         f"model/{CONFIG}": config_text(model),
-        "config.json": _json(config.model_dump(mode="json", exclude={"workspace"})),
+        "config.json": _json(config.model_dump(mode="json", exclude={"workspace", "identity"})),
         "data.json": _json({"mixture": config.mixture, "shards": dict(config.shards)}),
     }
 

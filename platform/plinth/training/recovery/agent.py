@@ -56,11 +56,6 @@ class Agent:
     def secret(self) -> str:
         return self._link.secret
 
-    @property
-    def first_epoch(self) -> int:
-        """Number of losses before this process was started."""
-        return self._link.first.epoch
-
     def restored(self, order: JoinOrder, step: int, digest: str) -> None:
         """Report the step and the digest of the state that was restored, and wait until the supervisor has attested
         it.

@@ -174,6 +174,7 @@ class RecoveryCoordinator:
         self._copies = digest_of_lines(f"{known[name]}\n" for name in wanted) if step is not None else ""
         return JoinOrder(
             epoch=epoch,
+            attempt=self._log.attempt + (epoch > 0),
             address=self._host,
             port=processes.free_port(),
             keepers=self._keepers,

@@ -28,7 +28,8 @@ class RankState(Frozen):
 class JoinOrder(Frozen):
     """Order of node 0 to all ranks: form new process groups and continue after a step."""
 
-    epoch: int = 0  # number of losses of this attempt until now
+    epoch: int = 0  # number of losses since all ranks were started
+    attempt: int = 0  # number of the attestation of the state after which the ranks continue, or of their start
     address: str = ""  # of the leading rank
     port: int = 0
     keepers: tuple[str, ...] = ()  # of each node, in order; empty for a node without

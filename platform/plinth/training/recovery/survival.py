@@ -22,7 +22,7 @@ from plinth.training.recovery.agent import Agent
 from plinth.training.recovery.copies import Copier
 
 
-def train(config: RunConfig, rank: Rank, attempt: int, agent: Agent) -> bool:
+def train(config: RunConfig, rank: Rank, agent: Agent) -> bool:
     """Train like `loop.train`, but form the process groups here, again after each loss of a rank.
 
     Raises:
@@ -30,7 +30,6 @@ def train(config: RunConfig, rank: Rank, attempt: int, agent: Agent) -> bool:
         PlinthError: for the same reasons as in `loop.train`.
     """
     interrupt, opened = Interrupt(), cache(partial(agent.sockets.apart, partial(batches_of, config, rank.index)))
-    before = attempt - agent.first_epoch
     while True:
         order = agent.next()
         run: TrainingRun | None = None
@@ -44,7 +43,7 @@ def train(config: RunConfig, rank: Rank, attempt: int, agent: Agent) -> bool:
             run = TrainingRun(config, rank, interrupt, opened, follows=order.epoch > 0)
             agent.sockets.end()
             run.copier = Copier(run.trainer.engine, order, agent.secret)
-            done = run.resume(before + order.epoch)
+            done = run.resume(order.attempt)
             agent.restored(order, done, run.copier.restored)
             return run.finish(done)
         except RuntimeError as error:

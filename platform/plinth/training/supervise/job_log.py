@@ -34,7 +34,7 @@ class JobLog:
     def __init__(self, run: RunDirectory) -> None:
         self._run, self.events = run, Timeline(run.events)
         self.restarts = 0  # times that all ranks were started again
-        self.recoveries = 0  # times that lost ranks were started again
+        self.attempt = 0  # number of the last attestation of this job
         self._continued = 0  # recoveries that are on the timeline: one may replace ranks several times
         self.loss = ""  # the last loss, in words
         self.failure: RankFailure | None = None  # that ends the job
@@ -48,11 +48,6 @@ class JobLog:
         for event in self._reader.poll():  # of earlier jobs
             self._record(event, 0.0)
         self._rank_failure = None
-
-    @property
-    def attempt(self) -> int:
-        """Number of times that ranks were started again, all or some of them."""
-        return self.restarts + self.recoveries
 
     def begin(self) -> None:
         """Start to count for a new attempt."""
@@ -121,7 +116,7 @@ class JobLog:
         """Log that all ranks restart after `backoff_s`, from a `step` whose state is in memory or from the last
         commit."""
         self.loss = reason
-        self.record_loss("restart", reason, audit, step, attempt=self.attempt, backoff_s=backoff_s)
+        self.record_loss("restart", reason, audit, step, attempt=self.attempt + 1, backoff_s=backoff_s)
 
     def recovered(self, reason: str, step: int) -> None:
         """Log a recovery. The attempt goes on after `step`."""

@@ -63,10 +63,9 @@ class JobRanks:
 
     def replace(self, ranks: list[int], link: RecoveryLink) -> None:
         """Start lost ranks again while the others continue, those of a lost node on a spare."""
-        self.log.recoveries += 1
         self.reseat()
         self.leader.replace(ranks, link)
-        self._order = self._order.model_copy(update={"attempt": self.log.attempt, "port": 0, "recovery": link})
+        self._order = self._order.model_copy(update={"attempt": self.log.attempt + 1, "port": 0, "recovery": link})
         for rank in ranks_of(self.config, 0):
             if rank in ranks:
                 end_process(self.processes[rank])
@@ -90,7 +89,7 @@ class JobRanks:
         """Sign the attestation of this attempt before its ranks start, or before they continue. The code on disk may
         have changed since the last attempt."""
         upgrade, self.upgrade = (None, self.upgrade) if audit else (self.upgrade, None)
-        attempts.state(
+        made = attempts.state(
             self.config.directory,
             self._path.read_bytes(),
             self.config.key,
@@ -101,6 +100,7 @@ class JobRanks:
             upgrade=upgrade,
             continuation=continuation,
         )
+        self.log.attempt = made.number
         if upgrade is not None:
             self.config.directory.upgrade.unlink(missing_ok=True)
 
@@ -112,7 +112,6 @@ class JobRanks:
             restored: digest of the ranks' memory after the restore; empty if the state came from a checkpoint.
         """
         made = ContinuedState(
-            attempt=self.log.attempt,
             lost=self.log.loss,
             replaced=self._moves,
             step=step,

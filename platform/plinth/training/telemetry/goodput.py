@@ -52,7 +52,7 @@ class AttemptTime(Frozen):
     """One start of a run's ranks. A job's first start includes its queue time, and its last start includes its end.
 
     Attributes:
-        job: number of the job, from 1; attempt: number of this start within the job, from 0.
+        job: number of the job, from 1; attempt: number of its attestation in `attempts/`.
         ranks: number of ranks that the attempt used or waited for.
         begin, end: Unix seconds.
         rank_us: rank-microseconds by cause; they add up to `ranks × (end - begin)`.

@@ -116,7 +116,8 @@ class GoodputAccount:
         again = kind in ("vanished", "job_started") and bool(self._attempts)
         since = self._attempts[-1].now if again else self._now
         self._jobs += 1
-        self._open(0, since, "queue" if again or kind == "submitted" else "start")
+        following = self._attempts[-1].number + 1 if self._attempts else 1  # until the ranks log it
+        self._open(following, since, "queue" if again or kind == "submitted" else "start")
 
     def _open(self, number: int, begin: int, stage: Literal["queue", "start"]) -> TimedAttempt:
         phase = begin, 0
@@ -171,7 +172,8 @@ class GoodputAccount:
     def _run_started(self, job: TimedAttempt, event: Event) -> None:
         """Record that the ranks have started. If a checkpoint was chosen, it has been verified and will be loaded
         next."""
-        job.ranks = self._ranks = int(event["ranks"])
+        job.ranks, job.number = int(event["ranks"]), int(event.get("attempt", job.number))
+        self._ranks = job.ranks
         verified = min(round(float(event.get("verified_s", 0.0)) * 1e6), max(0, job.open))
         job.name({"restore": verified})
         job.settle("start")

@@ -39,11 +39,11 @@ def answer(prompt: str) -> str:
     return json.dumps({"score": 1 if dull > 5 else 4}) if not prompt.startswith("Rate river") else "no idea"
 
 
-@pytest.fixture
-def labeled(tiny: Any) -> Any:
+@pytest.fixture(scope="module")
+def labeled(shared_tiny: Any) -> Any:
     """A bucket of 1,600 documents, of which a model has labeled half."""
-    many = texts(1600)
-    corpus = tiny.corpus({"web": [[tiny.Doc(text) for text in many[:900]], [tiny.Doc(text) for text in many[900:]]]})
+    many = [shared_tiny.Doc(text) for text in texts(1600)]
+    corpus = shared_tiny.corpus({"web": [many[:900], many[900:]]})
     raw = {"endpoint": "local", "model": MODEL, "prompt": "rate", "columns": {"score": {"type": "integer"}}}
     with llm_server(answer) as llm:
         endpoints = {"local": Endpoint(url=llm.url, concurrency=32)}

@@ -21,7 +21,9 @@ from plinth.report import run_sections as sections
 from plinth.report.run_metrics import Series, run_metrics
 from plinth.report.run_panels import Panel, PanelLine, TimeAxis
 from plinth.report.run_sections import interventions
+from plinth.training.attempts import AttemptRecord, ContinuedState
 from plinth.training.telemetry.goodput_account import account
+from tests.training_host import HOST
 
 
 class History:
@@ -274,6 +276,28 @@ def test_acts_that_follow_each_other_are_one_row() -> None:
         ("warn", "5", "5"), ("rollback", "5", "4–5"), ("skip", "6–8", "6–8")
     ]  # fmt: skip
     assert [row["documents"] for row in rows] == ["", "", "why"]
+
+
+def test_attempts_have_their_machines_and_proofs(timeline: list[dict[str, Any]]) -> None:
+    def attempt(number: int, **fields: Any) -> AttemptRecord:
+        given = {"run": "tiny-0123", "key": "k", "config_sha256": "c", "from_step": 4, "ranks": 2, "nodes": 1}
+        return AttemptRecord(**given, number=number, hosts=[HOST], at="2026-11-30T11:42:00+00:00", **fields)
+
+    state = ContinuedState(lost="rank 1", step=4, source="memory", copies_sha256="cd" * 32, restored_sha256="cd" * 32)
+    records = (attempt(1, contract="ab" * 32), attempt(2, continuation=state), attempt(3, audit=True))
+    events = [*timeline[:4], {**timeline[3], "event": "replay_checked", "samples": 1}, *timeline[4:]]
+    events = [{**event, "attempt": event["attempt"] + 1} if "attempt" in event else event for event in events]
+    assert [(row["number"], row["at"], row["place"], row["proofs"]) for row in sections.attempts(events, records)] == [
+        (1, "2026-11-30 11:42:00", "2 ranks on node-1", f"contract {'ab' * 6}; by the timeline, 1 sampled step "
+         "replayed with equal results"),
+        (2, "2026-11-30 11:42:00", "2 ranks on node-1", f"continued after step 4 from equal copies in memory "
+         f"({'cd' * 6}) (rank 1)"),
+        (3, "2026-11-30 11:42:00", "2 ranks on node-1", "replay of the last steps"),
+    ]  # fmt: skip
+    assert "The trainer signed 3 attempts" in run_page.page(events, ABOUT.model_copy(update={"attempts": records}))
+    unproved = run_page.page(events, ABOUT.model_copy(update={"unproved": "The attempts are not proved: <b>"}))
+    assert "<h2>The attempts are not proved: &lt;b&gt;</h2>" in unproved
+    assert 'id="attempts"' not in run_page.page(events, ABOUT)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 6])

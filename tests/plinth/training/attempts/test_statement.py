@@ -102,7 +102,7 @@ def test_a_run_that_stated_nothing_keeps_nothing(run: RunDirectory, trainer: Aut
 
 def test_a_continuation_has_the_digest_of_the_copies(run: RunDirectory, trainer: Authority) -> None:
     """One with another digest is refused, and one that no trainer signed, or that was altered."""
-    told = ContinuedState(attempt=1, lost="rank 1", step=4, source="memory", copies_sha256="a", restored_sha256="a")
+    told = ContinuedState(lost="rank 1", step=4, source="memory", copies_sha256="a", restored_sha256="a")
     begin(run)
     begin(run, told)
     assert [one.continuation for one in opened(known(run), trainer, "tiny-1")] == [None, told]

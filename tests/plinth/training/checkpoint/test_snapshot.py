@@ -55,7 +55,7 @@ def test_states_of_other_runs_and_precisions_are_refused(make: Make) -> None:
     state = {"identity": identity(config, 3), "step": 3, "ranks": 2, "precision": "fp32"}
     require_same_run(config, "fp32", state)
     for change, message in (
-        ({"identity": "x"}, "step-00000003 belongs to another run"),
+        ({"identity": "x"}, "has other settings than step-00000003"),
         ({"precision": "bf16"}, "another precision"),
     ):
         with pytest.raises(ResumeError, match=message):

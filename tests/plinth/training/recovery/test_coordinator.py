@@ -67,7 +67,7 @@ class Job:
     def __init__(self, config: RunConfig) -> None:
         self.replaced: list[tuple[list[int], RecoveryLink]] = []
         self.recoveries: list[tuple[str, int]] = []
-        self.steps = 7
+        self.steps, self.attempt = 7, 1
         self.attested: list[tuple[int, str, str]] = []
         self.unreachable: set[int] = set()
         self.without_spares = False

@@ -193,7 +193,7 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_the_other_ranks_stay(play: P
     assert (resumed["source"], resumed["step"]) == ("memory", restart["from_step"])
     assert resumed["step"] in (6, 8)
     assert len(story.of("job_started")) == 1
-    assert story.of("run_started")[-1]["attempt"] == 1
+    assert story.of("run_started")[-1]["attempt"] == 2
 
 
 @pytest.mark.parametrize(("place", "instant"), INSTANTS)

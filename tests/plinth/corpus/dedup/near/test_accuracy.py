@@ -74,9 +74,9 @@ def test_the_sample_is_bounded_and_the_same_in_any_partition(tiny: Any, monkeypa
     monkeypatch.setattr(sample, "POOL", 100)
     monkeypatch.setattr(sample, "PER_STRATUM", 7)
     picks, template = random.Random(7), [f"template{i}" for i in range(60)]
-    docs = [tiny.Doc(" ".join([*template, *words(picks)[:40]])) for _ in range(80)]  # a crowd under every key
-    docs += [tiny.Doc(" ".join(text)) for base in map(words, [picks] * 60) for text in (base, changed(base, 90, 4))]
-    corpus = tiny.corpus({"a": [docs[:90], docs[90:]]}, dedup=Dedup(minhash=MinHash(bands=56, rows=2)))
+    docs = [tiny.Doc(" ".join([*template, *words(picks)[:40]])) for _ in range(40)]  # a crowd under every key
+    docs += [tiny.Doc(" ".join(text)) for base in map(words, [picks] * 40) for text in (base, changed(base, 90, 4))]
+    corpus = tiny.corpus({"a": [docs[:50], docs[50:]]}, dedup=Dedup(minhash=MinHash(bands=56, rows=2)))
     first = corpus.through_near()
     strata = first.stats["accuracy"]["strata"]
     assert strata

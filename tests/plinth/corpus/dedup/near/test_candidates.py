@@ -115,7 +115,7 @@ def test_known_pairs_need_no_text() -> None:
     assert 1 <= fewer.needed.sum() <= 2
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 19)), max_size=60),
     st.integers(1, 7),

@@ -98,7 +98,7 @@ def test_any_pieces_give_the_bytes_of_one_task(
 
 
 @pytest.mark.parametrize(
-    ("known", "workers"), [pytest.param(False, 0, marks=pytest.mark.exhaustive), (False, 2), (True, 0)]
+    ("known", "workers"), [*(pytest.param(False, n, marks=pytest.mark.exhaustive) for n in (0, 2)), (True, 0)]
 )
 def test_pieces_crowds_and_a_cluster_that_exceeds_a_task_give_the_bytes_of_one_task(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, known: bool, workers: int
