@@ -166,7 +166,7 @@ static bool is_caption(const Page *page, int32_t at) {
     return false;
 }
 
-/* True if what is above a text says that it is another page's. */
+/* True for a text below a label such as "Related". */
 static bool is_below_pointer(const Page *page, const Block *block) {
     if (block == page->blocks || block[-1].words > 3) return false;
     uint8_t counts[PHRASES] = {0};
@@ -376,7 +376,8 @@ static void keep_lists(const Page *page, float *scores, float limit) {
 }
 
 /* Keep short lines at one place between paragraphs near them, such as the ingredients of a recipe, if the model's scores
-   for them are not far below the limit, whatever the slow engine says. `votes`: what it added to `first`, or NULL. */
+   for them are not far below the limit, even if the slow engine votes against them. `votes`: what it added to `first`, or
+   NULL. */
 static void keep_lines(const Page *page, const float *first, const float *votes, float *scores, float limit) {
     const Block *blocks = page->blocks;
     for (int64_t k = 1, end; k < page->block_count; k = end) {
