@@ -528,6 +528,27 @@ def test_short_lines_between_paragraphs_stay(lines: str, kept: bool) -> None:
         assert "Oats" not in BlockEngine(likely)(page.replace(f"<p>{FIRST}</p></article>", "")).text
 
 
+RECIPE = '<script type="application/ld+json">{"@type": "Recipe"}</script>'
+
+
+@pytest.mark.parametrize(
+    ("page", "kept"),
+    [
+        (f"{RECIPE}PAGE", True),
+        ("<div itemtype=https://schema.org/Recipe>PAGE</div>", True),
+        ("PAGE", False),
+    ],
+)
+def test_ingredients_and_steps_of_a_recipe_stay(page: str, kept: bool) -> None:
+    card = (
+        "<div class=card-ingredients><h4>Bread</h4><button>2x</button><ul><li>Rye<li><a href=/x>Shop</a></ul></div>"
+        "<div><div itemprop=recipeInstructions><p>Grind.</div><div><p>Rate it.</div></div>"
+    )
+    text = BlockEngine(LONG_BLOCKS)(page.replace("PAGE", f"<article>{ARTICLE}</article>{card}")).text
+    assert [one for one in ("Bread", "• Rye", "Grind.") if one in text] == kept * ["Bread", "• Rye", "Grind."]
+    assert not any(one in text for one in ("2x", "Shop", "Rate"))
+
+
 CELLS = "<tr><td>Rye<td>12<tr><td>Oats<td>7"
 
 

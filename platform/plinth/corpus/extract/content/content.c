@@ -202,6 +202,7 @@ KERNEL int64_t main_content(u8_in html, i32_in starts, f32_in threshold, i32_in 
         if (traits.size >= TRAITS) read_traits(&page, &facts, scores, limit, traits.at);
         if (sure >= ARTICLE_CHARS) keep_lists(&page, scores, limit);
         keep_answers(&page, &facts, first_scores, scores, limit);
+        keep_recipe(&page, scores, limit);
         *is_article &= page.is_published || page.kinds[K_ARTICLE]; /* some programs declare every page an article */
         bool fits = room <= out.size && drop_repeats(&page, scores, limit);
         number_items(&page, items);

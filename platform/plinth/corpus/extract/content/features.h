@@ -228,7 +228,7 @@ static float *ancestor_features(const Page *page, int32_t at, float *out) {
     for (int k = 0; k < TELLING; k++) tags[k] = 20;
     for (int level = 0; at > 0; at = page->elements[at].parent, level++) {
         const Element *element = &page->elements[at];
-        for (uint32_t found = level < FAR ? element->hints : 0; found; found &= found - 1) {
+        for (uint32_t found = level < FAR ? element->hints & ((1u << HINTS) - 1) : 0; found; found &= found - 1) {
             int group = __builtin_ctz(found);
             if (hints[group] > level) hints[group] = level;
         }

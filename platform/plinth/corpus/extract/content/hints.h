@@ -6,7 +6,7 @@
 enum {
     H_COMMENT, H_NAV, H_FOOTER, H_SIDE, H_SHARE, H_RELATED, H_AD, H_META, H_COOKIE, H_NEWSLETTER, H_PAGER, H_SEARCH, H_LOGIN,
     H_HEADER, H_HIDDEN, H_CONTENT, H_ARTICLE, H_PRODUCT, H_FORUM, H_DOCS, H_TITLE, H_LIST, H_CAPTION, H_TEASER, H_REVIEW,
-    H_AUTHOR, H_TAGS, H_BODY, HINTS
+    H_AUTHOR, H_TAGS, H_BODY, HINTS, H_RECIPE = HINTS /* is no feature */
 };
 /* Groups of words in texts. */
 enum { W_SHARE, W_COMMENT, W_RELATED, W_NEWSLETTER, W_LEGAL, W_BYLINE, W_CONTROL, W_AD, PHRASES };
@@ -47,6 +47,7 @@ static const Hint CLASS_HINTS[] = {
     {"figure", H_CAPTION}, {"image", H_CAPTION}, {"gallery", H_CAPTION}, {"credit", H_CAPTION}, {"teaser", H_TEASER},
     {"excerpt", H_TEASER}, {"summary", H_TEASER}, {"lead", H_TEASER}, {"intro", H_TEASER}, {"standfirst", H_TEASER},
     {"review", H_REVIEW}, {"rating", H_REVIEW}, {"testimonial", H_REVIEW},
+    {"ingredient", H_RECIPE}, {"instructions", H_RECIPE}, {"directions", H_RECIPE}, {"recipe-steps", H_RECIPE},
 };
 
 /* The beginning of a word of the text, in lower case; a space at the end stands for the end of the word. */

@@ -11,12 +11,12 @@ enum { ARTICLE_KIND = 1, DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8, PAGE_
 static const char *const GUTTERS[] = {"linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number"};
 
 /* Kinds of page, as markup of schema.org and names of programs state them. */
-enum { K_FORUM, K_ARTICLE, K_PRODUCT, K_LIST, K_OFFER, KINDS };
+enum { K_FORUM, K_ARTICLE, K_PRODUCT, K_LIST, K_OFFER, KINDS, K_RECIPE = KINDS /* is no feature */ };
 static const Hint KIND_WORDS[] = {
     {"discussionforum", K_FORUM}, {"qapage", K_FORUM}, {"bbpress", K_FORUM}, {"phpbb", K_FORUM}, {"vbulletin", K_FORUM},
     {"xenforo", K_FORUM}, {"discourse", K_FORUM}, {"mybb", K_FORUM}, {"article", K_ARTICLE}, {"blogposting", K_ARTICLE},
     {"product", K_PRODUCT}, {"itemlist", K_LIST}, {"collectionpage", K_LIST}, {"searchresults", K_LIST},
-    {"service", K_OFFER}, {"localbusiness", K_OFFER}, {"softwareapplication", K_OFFER}};
+    {"service", K_OFFER}, {"localbusiness", K_OFFER}, {"softwareapplication", K_OFFER}, {"recipe", K_RECIPE}};
 
 /* Classes under which style sheets place the children of an element side by side, or below each other. */
 static const char *const PLACED[] = {"flex", "d-flex", "inline-flex", "grid", "d-grid"};
@@ -51,7 +51,7 @@ typedef struct {
     uint8_t *copy; /* the page without what no reader sees and without inline elements but links; NULL if not wanted */
     int64_t element_count, element_room, block_count, block_room, size, copied, title_from, title_to;
     int kind; /* of `og:type`: 1 article, 2 product, 3 website, 4 another */
-    int32_t kinds[KINDS];
+    int32_t kinds[KINDS + 1];
     uint32_t hints; /* of `html` and `body` */
     bool is_published; /* states the time of publication, which articles do */
     SiteName names[SITE_NAMES]; /* as stated, of the host in the page's own address, and in the title */
@@ -427,7 +427,7 @@ static uint32_t kinds_in(const uint8_t *text, int64_t size) {
 }
 
 static void count_kinds(Page *page, uint32_t kinds) {
-    for (int k = 0; kinds && k < KINDS; k++) page->kinds[k] += kinds >> k & 1;
+    for (int k = 0; kinds && k <= KINDS; k++) page->kinds[k] += kinds >> k & 1;
 }
 
 /* Count the types that a script with data about the page names. */
@@ -486,6 +486,8 @@ static void read_attribute(Attributes *found, int tag, const uint8_t *name, int6
             if (equals(name, size, "id")) found->hints |= class_hints(value, length);
             if (equals(name, size, "itemprop") && contains(value, length, "articlebody"))
                 found->hints |= 1u << H_BODY | 1u << H_ARTICLE;
+            if (equals(name, size, "itemprop") && (contains(value, length, "recipeingredient") || contains(value, length, "recipeinstructions")))
+                found->hints |= 1u << H_RECIPE;
             if (equals(name, size, "itemtype")) {
                 found->kinds |= kinds_in(value, length);
                 found->hints |= contains(value, length, "/comment")             ? 1u << H_COMMENT

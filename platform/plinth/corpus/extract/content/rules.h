@@ -599,6 +599,20 @@ static void keep_answers(const Page *page, const Facts *facts, const float *firs
     }
 }
 
+/* Keep the ingredients and steps of a recipe, near the element that has them: the model takes the short ones for
+   clutter. */
+static void keep_recipe(const Page *page, float *scores, float limit) {
+    if (!page->kinds[K_RECIPE]) return;
+    for (int64_t k = 0; k < page->block_count; k++) {
+        const Block *block = &page->blocks[k];
+        int32_t at = block->element;
+        bool is_item = above(page, at, LI, LI) || page->elements[at].tag == P, is_title = is_heading(page->elements[at].tag) && block->chars > 3;
+        if (scores[k] >= limit || !(is_item || is_title) || block->link_chars * 3 >= block->chars || is_in_comments(page, at)) continue;
+        for (int level = 0; level < NEAR && at > 0; level++, at = page->elements[at].parent)
+            if (page->elements[at].hints >> H_RECIPE & 1) scores[k] = limit;
+    }
+}
+
 /* Limit of a page of little text from which nothing would be kept: the score of its best sentence. The model knows long
    pages. */
 static float sentence_limit(const Page *page, const float *scores, float limit) {
