@@ -11,7 +11,7 @@ enum { ARTICLE_KIND = 1, DEEPEST = 510, LONGEST_VALUE = 4096, INLINES = 8, PAGE_
 static const char *const GUTTERS[] = {"linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number"};
 
 /* Kinds of page, as markup of schema.org and names of programs state them. */
-enum { K_FORUM, K_ARTICLE, K_PRODUCT, K_LIST, K_OFFER, KINDS, K_RECIPE = KINDS /* is no feature */ };
+enum { K_FORUM, K_ARTICLE, K_PRODUCT, K_LIST, K_OFFER, KINDS, K_RECIPE = KINDS /* not among the features */ };
 static const Hint KIND_WORDS[] = {
     {"discussionforum", K_FORUM}, {"qapage", K_FORUM}, {"bbpress", K_FORUM}, {"phpbb", K_FORUM}, {"vbulletin", K_FORUM},
     {"xenforo", K_FORUM}, {"discourse", K_FORUM}, {"mybb", K_FORUM}, {"article", K_ARTICLE}, {"blogposting", K_ARTICLE},
