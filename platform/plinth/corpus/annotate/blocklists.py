@@ -52,7 +52,7 @@ URL_SCHEMA = pa.schema(
 #: Addresses of pages that list articles: of a tag, an author, a month. WordPress's forms, which most programs share.
 LISTING = re.compile(
     r"""(?: /page/?\d+ | /(?:tags?|category|categories|authors?|label)/[^/?#]+ | /(?:19|20)\d\d(?:/\d\d?){0,2} )
-        /? (?:index\.\w+)? (?:[?#].*)? $ | [?&](?:paged|cat|tag)=""",
+        /? (?:index\.\w+)? (?:[?#].*)? $ | [?&](?:paged|cat|tag)=[^&]* $""",
     re.IGNORECASE | re.VERBOSE,
 )
 ROLES = ("domains", "urls", "hard_words", "soft_words", "sub_words", "reputation")

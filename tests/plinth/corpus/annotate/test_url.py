@@ -85,6 +85,7 @@ def test_each_list(tmp_path: Path, uri: str, column: str, value: object, named: 
         ("https://a.example/search/label/mills#top", True),
         ("https://a.example/2019/04/", True),
         ("https://a.example/?cat=3", True),
+        ("https://a.example/news.php?cat=3&id=7", False),
         ("https://a.example/category/mills/the-old-mill", False),
         ("https://a.example/2019/04/the-old-mill", False),
         ("https://a.example/thread/7?page=2", False),
