@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -61,7 +62,8 @@ def period(length: Length, until: float) -> Period:
     return Period(length, begin.timestamp(), end.timestamp())
 
 
-class PeriodSection(NamedTuple):
+@dataclass(frozen=True)
+class PeriodSection:
     """Section of a review: a table with a verdict.
 
     Attributes:
@@ -81,7 +83,8 @@ class PeriodSection(NamedTuple):
     numbers: tuple[int, ...] = ()
 
 
-class PeriodData(NamedTuple):
+@dataclass(frozen=True)
+class PeriodData:
     """Contents of the review page."""
 
     title: str

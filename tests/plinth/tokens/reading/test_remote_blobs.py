@@ -17,7 +17,7 @@ from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.launch.parameters import Launch
 from plinth.records import Blob, Manifest, Part
-from plinth.storage import dvc, store
+from plinth.storage import store
 from plinth.storage.blob_cache import CachedStore, RemoteBlobs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
@@ -58,10 +58,11 @@ class Pushed:
         for manifest in (*self.shards.values(), self.mixture):
             ctx.refs.save(manifest)
         self.blocks = prepare(ctx, self.shards)
-        dvc.push(ctx, list(self.shards.values()), bucket.uri("store"), {"endpointurl": f"http://{bucket.endpoint}"})
         for made_ in self.shards.values():
             for part in made_.parts:
-                bucket.put(f"names/{made_.asset}/{part.name}", ctx.store.read_bytes(part.blob))
+                content = ctx.store.read_bytes(part.blob)
+                bucket.put(f"store/files/md5/{part.blob.md5[:2]}/{part.blob.md5[2:]}", content)  # as `dvc push` does
+                bucket.put(f"names/{made_.asset}/{part.name}", content)
 
     @property
     def shard_bytes(self) -> int:
