@@ -381,18 +381,19 @@ static void keep_lists(const Page *page, float *scores, float limit) {
 static void keep_lines(const Page *page, const float *first, const float *votes, float *scores, float limit) {
     const Block *blocks = page->blocks;
     for (int64_t k = 1, end; k < page->block_count; k = end) {
-        int64_t hints = 0;
+        bool is_short = true;
+        for (end = k; end < page->block_count && block_place(page, &blocks[end]) == block_place(page, &blocks[k]) && is_short; end++)
+            is_short = blocks[end].link_chars * 3 < blocks[end].chars && blocks[end].chars <= NAME_CHARS && !blocks[end].pre;
+        int64_t count = end - k - !is_short, after = k + count, hints = 0;
+        if (count < FEW || after >= page->block_count || scores[k - 1] < limit || scores[after] < limit) continue;
+        if (!is_near(page, blocks[k - 1].element, blocks[k].element) || !is_near(page, blocks[after - 1].element, blocks[after].element)) continue;
         double sum = 0;
-        for (end = k; end < page->block_count && block_place(page, &blocks[end]) == block_place(page, &blocks[k]); end++) {
-            if (blocks[end].link_chars * 3 >= blocks[end].chars || blocks[end].chars > NAME_CHARS || blocks[end].pre) break;
-            sum += first[end] - (votes ? votes[end] : 0);
-            hints += has_hints(page, &blocks[end]);
+        for (int64_t i = k; i < after; i++) {
+            sum += first[i] - (votes ? votes[i] : 0);
+            hints += has_hints(page, &blocks[i]);
         }
-        if (end == k) end++;
-        if (end - k < FEW || end >= page->block_count || scores[k - 1] < limit || scores[end] < limit) continue;
-        if (hints * 4 > end - k || sum < (double)(limit - JOINED) * (double)(end - k)) continue;
-        if (!is_near(page, blocks[k - 1].element, blocks[k].element) || !is_near(page, blocks[end - 1].element, blocks[end].element)) continue;
-        for (int64_t i = k; i < end; i++)
+        if (hints * 4 > count || sum < (double)(limit - JOINED) * (double)count) continue;
+        for (int64_t i = k; i < after; i++)
             if (scores[i] < limit) scores[i] = limit;
     }
 }
