@@ -5,7 +5,7 @@
     features.h         features of each block: its text, the elements above, its neighbors, its place in the page
     scores.h           scores of blocks by decision trees
     doubt.h            the F1 that the model expects of a text, its unsure share, and teasers of other pages
-    rules.h            what is kept or dropped with its neighbors
+    rules.h            rules of form: `keep.h` for what belongs to kept text, `drop.h` for what is around an article
     risk.h, risk       traits of a text, and the chance that it is not the main content, by the weights in `risk.json`
     content.c          the text that is kept, with lists, tables and code as readers see them
     engine             the kernels, the model's file, and the engine `blocks`

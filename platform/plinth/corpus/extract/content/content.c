@@ -1,4 +1,6 @@
 /* Main content of a page: blocks that a model of decision trees keeps, written as a reader sees them. */
+#include "plinth/corpus/extract/content/drop.h"
+#include "plinth/corpus/extract/content/keep.h"
 #include "plinth/corpus/extract/content/risk.h"
 #include "plinth/corpus/extract/content/scores.h"
 
