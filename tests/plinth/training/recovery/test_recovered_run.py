@@ -154,8 +154,9 @@ def test_a_rank_killed_in_a_step_costs_at_most_the_steps_since_the_last_copy(
 
 @pytest.mark.exhaustive
 def test_ranks_whose_copies_arrive_at_different_speeds_have_one_in_common(play: Play, uninterrupted: RunConfig) -> None:
-    """The copy of rank 1 after step 8 does not arrive; the rank is killed at the next copy."""
-    config = play([[COPIER + "_send", 4, 1, "hold"], [COPIER + "settle", 5, 1, KILL]])
+    """The copy of rank 1 after step 8 does not arrive; the rank is killed at the next copy. No checkpoint is as new."""
+    saves = Checkpoints(every_steps=12, audit_steps=1, keep_last=9)
+    config = play([[COPIER + "_send", 4, 1, "hold"], [COPIER + "settle", 5, 1, KILL]], checkpoints=saves)
     same_end(config, uninterrupted)
     (resumed,) = timeline(config.directory.events).of("resumed")
     assert (resumed["source"], resumed["step"]) == ("memory", 6)
