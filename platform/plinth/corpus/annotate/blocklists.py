@@ -49,7 +49,7 @@ URL_SCHEMA = pa.schema(
         pa.field("listing", pa.bool_(), nullable=False),
     ]
 )
-#: Addresses of pages that list articles: of a tag, an author, a month. WordPress's forms, which most programs share.
+#: Addresses of pages that list articles: of a tag, an author, a month, in the forms of WordPress.
 LISTING = re.compile(
     r"""(?: /page/?\d+ | /(?:tags?|category|categories|authors?|label)/[^/?#]+ | /(?:19|20)\d\d(?:/\d\d?){0,2} )
         /? (?:index\.\w+)? (?:[?#].*)? $ | [?&](?:paged|cat|tag)=[^&]* $""",

@@ -632,6 +632,7 @@ def test_comments_below_an_article_are_dropped(keep_all: BlockEngine, below: str
     text = "I knew the keeper when he was young, and he never weighed a sack twice."
     page = f"<article>{ARTICLE}{SECOND}</article>{below.format(text)}"
     assert (text in keep_all(page).text) == kept
+    assert text in keep_all(f"<div class=has-comments>{page}</div>").text  # the article is there, too
     assert keep_all(f"<html><body class=bbpress>{page}").text.endswith(text)
     assert text in keep_all(f"<p>{FIRST}</p>{below.format(text)}").text
 

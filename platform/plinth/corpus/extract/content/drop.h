@@ -144,17 +144,21 @@ static bool begins_comments(const Page *page, int64_t k) {
     return false;
 }
 
-/* Drop comments below an article: from their heading to the next of its level. `first`: scores before any rule changed
-   them; comments do not add to the doubt. */
+/* Drop comments below an article: from their heading to the next of its level. Where the article itself is below such an
+   element, the element does not tell. `first`: scores before any rule changed them; comments do not add to the doubt. */
 static void drop_comments(const Page *page, float *first, float *scores, float limit) {
     int level = 0;
+    int32_t last = 0; /* element of the text that was kept last */
     double kept = 0;
     for (int64_t k = 0; k < page->block_count; k++) {
         int tag = page->elements[page->blocks[k].element].tag;
         if (level && is_heading(tag) && tag <= level) level = 0;
-        if (!level && kept >= LITTLE_CHARS && begins_comments(page, k)) level = tag;
+        if (!level && kept >= LITTLE_CHARS && !is_in_comments(page, last) && begins_comments(page, k)) level = tag;
         if (level) first[k] = scores[k] = limit - HOPELESS;
-        else kept += scores[k] >= limit ? page->blocks[k].chars : 0;
+        else if (scores[k] >= limit) {
+            kept += page->blocks[k].chars;
+            last = page->blocks[k].element;
+        }
     }
 }
 
